@@ -131,7 +131,7 @@ func TestOwnMistakesPanic(t *testing.T) {
 }
 
 func TestLimitHoldsUnderConcurrentUse(t *testing.T) {
-	const limit, workers, rounds = 10, 8, 2000
+	const limit, workers, rounds = 10, 8, 50_000 // enough for a lost update to show
 	b := New("shared", "slots", limit)
 	var wg sync.WaitGroup
 	for w := range workers {
