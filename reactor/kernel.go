@@ -11,8 +11,12 @@ import (
 // one world share one virtual clock.
 type Instant int64
 
-// Forever is later than every reading of a clock.
-const Forever Instant = math.MaxInt64
+// Forever is later than every reading of a clock; Past is earlier. Poll(out, Past) never blocks and
+// need not read the clock, which is what a spinning loop asks for.
+const (
+	Forever Instant = math.MaxInt64
+	Past    Instant = math.MinInt64
+)
 
 // After returns the instant d later; it saturates at Forever and treats a negative d as zero.
 func (i Instant) After(d time.Duration) Instant {
@@ -148,7 +152,8 @@ type Kernel interface {
 	Cancel(Ticket)
 
 	// Poll performs submitted operations and returns completions, at most len(out) of them, in a fair
-	// order. If there is none it blocks until there is one, Wake is called, or the clock reaches until;
+	// order: whoever waited longest comes first, and a descriptor that was served goes behind the
+	// others that are ready. If there is none it blocks until there is one, Wake is called, or the clock reaches until;
 	// an until that has passed means do not block. A Wake that came before is not lost.
 	Poll(out []Completion, until Instant) int
 
@@ -159,8 +164,10 @@ type Kernel interface {
 	// Shutdown.
 	Wake()
 
-	// Shutdown releases the kernel's own resources. Outstanding operations are an error, and keep
-	// what the system may still touch.
+	// Shutdown releases the kernel's own resources. It may be called from another thread once the bound
+	// thread makes no more calls. While operations are outstanding it returns EBUSY and releases
+	// nothing, so that what the system may still touch stays; it can be called again after Poll
+	// returned their completions. After a success it does nothing and returns nil.
 	Shutdown() error
 
 	Counters() Counters

@@ -1,0 +1,392 @@
+package reactor
+
+import (
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"time"
+)
+
+// Mode says how a loop waits (SPEC L-4).
+type Mode uint8
+
+const (
+	// Adaptive spins for a bounded time after the last work, then blocks. It spins less when other
+	// threads want the CPU.
+	Adaptive Mode = iota
+	// EventDriven blocks as soon as there is nothing to do.
+	EventDriven
+	// Busy never blocks. It is meant for a CPU of its own.
+	Busy
+	// Manual has no thread of its own: the embedding program calls Bind once and then Turn.
+	Manual
+)
+
+func (m Mode) String() string {
+	switch m {
+	case Adaptive:
+		return "adaptive"
+	case EventDriven:
+		return "event"
+	case Busy:
+		return "busy"
+	case Manual:
+		return "manual"
+	}
+	return fmt.Sprintf("Mode(%d)", uint8(m))
+}
+
+const (
+	// perTurnDefault is how many letters, timers or completions one turn handles at most.
+	perTurnDefault = 64
+	// bytesPerTurnDefault is how many received and sent bytes one turn should not exceed by much.
+	bytesPerTurnDefault = 8 << 20
+	// ticketsAtStart is how many operations fit before the table of tickets grows.
+	ticketsAtStart = 256
+)
+
+// Options of a loop. Zero values choose the defaults named with each field.
+type Options struct {
+	// Name appears in errors and statistics.
+	Name string
+	Mode Mode
+	// Spin is how long an adaptive loop spins after work before it blocks; 0: 30 µs.
+	Spin time.Duration
+	// CPUs is the affinity of Run's thread; empty leaves the thread as it is.
+	CPUs []int
+	// Letters, Timers and Completions are one turn's budgets for each kind of work; 0: 64 (SPEC L-2).
+	Letters, Timers, Completions int
+	// Bytes is one turn's budget of received and sent bytes; 0: 8 MiB. The kernel moves whole
+	// operations, so the loop keeps to it by asking for fewer completions while they are large: a turn
+	// may exceed it, the following ones make up for that.
+	Bytes int
+}
+
+func (o *Options) complete() {
+	fill := func(n *int, standard int) {
+		if *n <= 0 {
+			*n = standard
+		}
+	}
+	fill(&o.Letters, perTurnDefault)
+	fill(&o.Timers, perTurnDefault)
+	fill(&o.Completions, perTurnDefault)
+	fill(&o.Bytes, bytesPerTurnDefault)
+}
+
+// phase says what the loop's thread is doing, to catch a turn within a turn.
+type phase uint8
+
+const (
+	resting phase = iota
+	polling
+	dispatching
+)
+
+// Loop is one progress loop over one kernel. Post, Stop and Stats may be called from any goroutine,
+// everything else only on the loop's thread: the one in Run, or the caller of Bind and Turn.
+type Loop struct {
+	kernel     Kernel
+	kernelName string
+	options    Options
+
+	now     Instant
+	phase   phase
+	window  int // completions to ask for; shrinks when they are large
+	out     []Completion
+	scratch Operation // the kernel copies operations; one place serves all submissions
+	tickets ticketTable
+	timers  timerHeap
+	spinner spinner
+	shown   uint64 // turn of the last look at the kernel's counters
+
+	mail    mailbox
+	stopped atomic.Bool
+	// asleep is true exactly while the thread may be blocked in Poll and nobody has asked for a
+	// wake-up since it went there.
+	asleep atomic.Bool
+
+	counts loopCounts
+}
+
+// NewLoop makes a loop that owns k from now on: Close shuts it down.
+func NewLoop(k Kernel, o Options) *Loop {
+	o.complete()
+	return &Loop{
+		kernel:     k,
+		kernelName: k.Name(),
+		options:    o,
+		now:        Past,
+		window:     o.Completions,
+		out:        make([]Completion, o.Completions),
+		tickets:    newTicketTable(ticketsAtStart),
+		spinner:    newSpinner(o.Spin),
+	}
+}
+
+// Run locks the calling goroutine to its thread, sets the affinity, binds the kernel and turns until
+// Stop. It leaves the goroutine locked: when the goroutine ends, the thread ends with it, and with
+// the thread its affinity and what the kernel bound to it. The error is an *AffinityError or the
+// kernel's from Bind; nothing was dispatched then.
+func (l *Loop) Run() error {
+	if l.options.Mode == Manual {
+		panic("reactor: Run on a loop in manual mode; call Bind and Turn")
+	}
+	runtime.LockOSThread()
+	if err := bindThread(l.options.Name, l.options.CPUs); err != nil {
+		return err
+	}
+	if err := l.kernel.Bind(); err != nil {
+		return err
+	}
+	for !l.stopped.Load() {
+		if l.turn(l.patience()) {
+			l.spinner.worked(l.now)
+		}
+	}
+	return nil
+}
+
+// patience says until when the next turn may block, apart from timers and pending work.
+func (l *Loop) patience() Instant {
+	switch l.options.Mode {
+	case Busy:
+		return Past
+	case EventDriven:
+		return Forever
+	}
+	until := l.spinner.patience(l.now)
+	if until != Past && l.spinner.due(l.now) {
+		l.spinner.observe(l.now, involuntarySwitches())
+	}
+	return until
+}
+
+// Bind attaches the kernel to the calling thread, instead of Run. It serves manual mode.
+func (l *Loop) Bind() error { return l.kernel.Bind() }
+
+// Turn makes one pass: poll the kernel, read the clock, then dispatch completions, timers and letters,
+// each within its budget. It blocks in the kernel until something happens, but not past until, not
+// past the next timer, and not at all while work is left. It says whether anything was dispatched.
+//
+// A simulated kernel may step other parts of its world while this loop waits; a Turn of the same loop
+// from there does nothing and returns false.
+func (l *Loop) Turn(until Instant) bool { return l.turn(until) }
+
+func (l *Loop) turn(until Instant) bool {
+	switch l.phase {
+	case polling:
+		return false
+	case dispatching:
+		panic("reactor: Turn called while the loop is dispatching; handlers must return instead of waiting")
+	}
+	blocking, n := l.poll(until)
+	l.phase = dispatching
+	l.now = l.kernel.Now()
+	l.counts.turns.add(1)
+	worked := l.complete(n)
+	worked = l.expire() || worked
+	worked = l.receive() || worked
+	l.counts.outstanding.set(uint64(l.tickets.outstanding))
+	l.phase = resting
+	if !worked && !blocking {
+		l.counts.spins.add(1)
+	}
+	return worked
+}
+
+// poll asks the kernel for completions and says whether it was allowed to block.
+func (l *Loop) poll(until Instant) (blocking bool, n int) {
+	until = min(until, l.timers.next())
+	blocking = until > l.now && l.fallAsleep()
+	if blocking {
+		l.counts.sleeps.add(1)
+	} else {
+		until = Past
+	}
+	if turns := l.counts.turns.get(); blocking || turns-l.shown >= countersEvery {
+		l.shown = turns
+		l.counts.show(l.kernel.Counters())
+	}
+	l.phase = polling
+	n = l.kernel.Poll(l.out[:l.window], until)
+	if blocking {
+		l.asleep.Store(false)
+	}
+	return blocking, n
+}
+
+// fallAsleep raises the flag and then looks once more for work. Post pushes and then looks at the
+// flag, so one of the two always sees the other.
+func (l *Loop) fallAsleep() bool {
+	if l.mail.pending() || l.stopped.Load() {
+		return false
+	}
+	l.asleep.Store(true)
+	if l.mail.pending() || l.stopped.Load() {
+		l.asleep.Store(false)
+		return false
+	}
+	return true
+}
+
+func (l *Loop) complete(n int) bool {
+	moved := 0
+	for i := range l.out[:n] {
+		completion := l.out[i]
+		l.out[i] = Completion{}
+		handler, kind := l.tickets.end(completion.Ticket)
+		if handler == nil {
+			l.counts.stale.add(1)
+			continue
+		}
+		moved += completion.N
+		handler.Complete(Event{Completion: completion, Kind: kind})
+	}
+	l.counts.completions.add(uint64(n))
+	l.counts.bytes.add(uint64(moved))
+	if n > 0 {
+		l.adjust(n, moved)
+	}
+	return n > 0
+}
+
+// adjust chooses how many completions the next turn may take, so that a turn moves about its budget
+// of bytes at most.
+func (l *Loop) adjust(n, moved int) {
+	if moved > l.options.Bytes {
+		l.window = max(1, int(int64(n)*int64(l.options.Bytes)/int64(moved)))
+		return
+	}
+	if moved <= l.options.Bytes/2 {
+		l.window = min(2*l.window, l.options.Completions)
+	}
+}
+
+func (l *Loop) expire() bool {
+	done := 0
+	for done < l.options.Timers {
+		t, handler := l.timers.expire(l.now)
+		if t == nil {
+			break
+		}
+		done++
+		handler.Expire(t, l.now)
+	}
+	l.counts.timers.add(uint64(done))
+	return done > 0
+}
+
+func (l *Loop) receive() bool {
+	l.mail.collect()
+	done := 0
+	for done < l.options.Letters {
+		m, r := l.mail.next()
+		if m == nil {
+			break
+		}
+		done++
+		r.Receive(m, l.now)
+	}
+	l.counts.letters.add(uint64(done))
+	return done > 0
+}
+
+// Stop makes Run return after its turn, and a blocked Turn return. Any goroutine may call it, also
+// before Run.
+func (l *Loop) Stop() {
+	l.stopped.Store(true)
+	l.wake()
+}
+
+func (l *Loop) wake() {
+	if l.asleep.CompareAndSwap(true, false) {
+		l.counts.wakes.Add(1)
+		l.kernel.Wake()
+	}
+}
+
+// Post hands a letter to the loop, in order with the other letters, and wakes the loop if it sleeps.
+// Any goroutine may call it, handlers of the loop too. A letter that already waits is not added
+// again, and its first recipient stays. Post returns ErrStopped after Close; otherwise the letter it
+// added is received exactly once.
+func (l *Loop) Post(m *Letter, r Recipient) error {
+	added, err := l.mail.push(m, r)
+	if added {
+		l.wake()
+	}
+	return err
+}
+
+// OutstandingError says that a loop cannot be closed because operations have not ended. Nothing was
+// released. Cancel them, turn until they have ended, and close again.
+type OutstandingError struct {
+	Loop  string
+	Count int
+}
+
+func (e *OutstandingError) Error() string {
+	return fmt.Sprintf("reactor: loop %q: %d operations are outstanding; cancel them, turn until they have ended, then close again", e.Loop, e.Count)
+}
+
+// Close ends the loop after Run has returned (any goroutine), or in manual mode on the loop's thread:
+// it seals the mailbox, delivers the letters that were accepted before, and shuts the kernel down. A
+// later Close goes on where an earlier one could not: with operations outstanding it returns an
+// *OutstandingError, keeps everything, and Turn still works. Armed timers are left to their users.
+func (l *Loop) Close() error {
+	if l.phase != resting {
+		panic("reactor: Close called from inside a turn of the same loop")
+	}
+	l.stopped.Store(true)
+	l.mail.seal()
+	l.phase = dispatching
+	for l.receive() {
+	}
+	l.phase = resting
+	if l.tickets.outstanding > 0 {
+		return &OutstandingError{Loop: l.options.Name, Count: l.tickets.outstanding}
+	}
+	l.counts.show(l.kernel.Counters())
+	return l.kernel.Shutdown()
+}
+
+// Now is the reading of the clock that the current dispatch goes by (the last one, between turns);
+// Past before the first turn. Decisions use only this (SPEC L-3).
+func (l *Loop) Now() Instant { return l.now }
+
+// Kernel is the loop's door to the system, for descriptors and clock conversion. Submitting, polling
+// and shutting down are the loop's own.
+func (l *Loop) Kernel() Kernel { return l.kernel }
+
+// Submit starts an operation; the ticket in op is ignored, the one returned names the operation until
+// h was told its end. It never fails: errors arrive as completions, in a later turn.
+func (l *Loop) Submit(op Operation, h Handler) Ticket {
+	if h == nil {
+		panic("reactor: Submit needs a handler")
+	}
+	op.Ticket = l.tickets.take(op.Kind, h)
+	l.scratch = op
+	l.kernel.Submit(&l.scratch)
+	l.scratch = Operation{}
+	return op.Ticket
+}
+
+// Cancel asks for the early end of an operation; its handler is still told exactly once, with
+// whatever end came first. A stale ticket is ignored and counted.
+func (l *Loop) Cancel(t Ticket) {
+	if l.tickets.find(t) == nil {
+		l.counts.stale.add(1)
+		return
+	}
+	l.kernel.Cancel(t)
+}
+
+// Outstanding is the number of operations that have not ended.
+func (l *Loop) Outstanding() int { return l.tickets.outstanding }
+
+// Arm sets t to expire at the given instant; arming an armed timer moves it. An instant that has
+// passed expires in the next turn, after timers that are due earlier.
+func (l *Loop) Arm(t *Timer, at Instant, h TimerHandler) { l.timers.arm(t, at, h) }
+
+// Disarm takes t out of the loop; nothing happens when it is not armed.
+func (l *Loop) Disarm(t *Timer) { l.timers.disarm(t) }
