@@ -1,0 +1,60 @@
+package netproto
+
+import "fmt"
+
+// Operation is what a request asks for (W-4). The project numbers its own additions from 64 up.
+type Operation uint8
+
+// The operations of version 19.
+const (
+	OperationDescribe        Operation = 0  // the source's descriptor
+	OperationTCPRead         Operation = 1  // payload source → requester on this stream
+	OperationTCPWrite        Operation = 2  // payload requester → source on this stream
+	OperationNotify          Operation = 3  // one notification
+	OperationRDMARead        Operation = 4  // grant for one READ
+	OperationRDMAWrite       Operation = 5  // grant for one WRITE
+	OperationRDMAReadSliced  Operation = 6  // grants for the slices of one READ
+	OperationRDMAWriteSliced Operation = 7  // grants for the slices of one WRITE
+	OperationControlNotify   Operation = 22 // one notification by the control RPC (N-5)
+)
+
+// Known reports whether version 19 defines the operation.
+func (o Operation) Known() bool {
+	return o <= OperationRDMAWriteSliced || o == OperationControlNotify
+}
+
+// Notifies reports whether the request carries a notification (W-13).
+func (o Operation) Notifies() bool {
+	return o == OperationNotify || o == OperationControlNotify
+}
+
+// RDMA reports whether the operation needs an RDMA source. A source without RDMA answers it with
+// StatusBackendUnavailable.
+func (o Operation) RDMA() bool {
+	return o >= OperationRDMARead && o <= OperationRDMAWriteSliced
+}
+
+// String names the operation as in W-4.
+func (o Operation) String() string {
+	switch o {
+	case OperationDescribe:
+		return "describe"
+	case OperationTCPRead:
+		return "TCP READ"
+	case OperationTCPWrite:
+		return "TCP WRITE"
+	case OperationNotify:
+		return "notify"
+	case OperationRDMARead:
+		return "RDMA READ"
+	case OperationRDMAWrite:
+		return "RDMA WRITE"
+	case OperationRDMAReadSliced:
+		return "sliced RDMA READ"
+	case OperationRDMAWriteSliced:
+		return "sliced RDMA WRITE"
+	case OperationControlNotify:
+		return "control-RPC notify"
+	}
+	return fmt.Sprintf("unknown operation %d", uint8(o))
+}

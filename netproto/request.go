@@ -1,0 +1,109 @@
+package netproto
+
+import "math"
+
+// Request is the fixed frame with which every exchange starts (W-2). Addresses and IDs in it carry no
+// authority; the source checks all of it.
+type Request struct {
+	Operation Operation
+	Epoch     Epoch  // expected epoch of the source
+	Region    uint64 // region ID; zero for describe and notifications
+	Offset    uint64 // first byte inside the region; notifications: bytes of the name
+	Length    uint64 // bytes; notifications: bytes of the message
+}
+
+const requestFrame = "request"
+
+// AppendRequest appends the 52 bytes of r. It encodes any value; call Check first to know that a peer
+// will accept it. It allocates only when dst is too short.
+func AppendRequest(dst []byte, r Request) []byte {
+	dst = appendHeader(dst, byte(r.Operation))
+	dst = append(dst, r.Epoch[:]...)
+	dst = order.AppendUint64(dst, r.Region)
+	dst = order.AppendUint64(dst, r.Offset)
+	return order.AppendUint64(dst, r.Length)
+}
+
+// DecodeRequest reads exactly RequestSize bytes and refuses a wrong size, magic, version, reserved
+// byte or an unknown operation with a *FrameError (W-1, W-2, W-15). The fields of the operation are
+// checked by Check.
+func DecodeRequest(b []byte) (Request, error) {
+	code, err := decodeHeader(requestFrame, b, RequestSize)
+	if err != nil {
+		return Request{}, err
+	}
+	op := Operation(code)
+	if !op.Known() {
+		return Request{}, refuseOperation(op)
+	}
+	return Request{
+		Operation: op,
+		Epoch:     Epoch(b[12:28]),
+		Region:    order.Uint64(b[28:]),
+		Offset:    order.Uint64(b[36:]),
+		Length:    order.Uint64(b[44:]),
+	}, nil
+}
+
+func refuseOperation(op Operation) *FrameError {
+	return refuse(requestFrame, "operation", uint64(op), "0 to 7 or 22")
+}
+
+// Check tells whether the fields fit the operation, as far as that can be known without the source's
+// state; the error is a *FrameError with the status to answer:
+//
+//   - unknown operation: protocol error
+//   - describe with a non-zero region, offset or length (W-12): protocol error
+//   - notification with a non-zero region (W-13): protocol error; lengths whose sum overflows: invalid
+//     range; a sum above NotificationBytesMax: exhausted
+//   - transfer with region zero: unknown region, as IDs start at one; a range that overflows: invalid
+//     range; a TCP payload above PayloadBytesMax: exhausted
+func (r Request) Check() error {
+	switch {
+	case !r.Operation.Known():
+		return refuseOperation(r.Operation)
+	case r.Operation == OperationDescribe:
+		return r.checkDescribe()
+	case r.Operation.Notifies():
+		return r.checkNotify()
+	}
+	return r.checkTransfer()
+}
+
+func (r Request) checkDescribe() error {
+	for _, f := range [...]struct {
+		name  string
+		value uint64
+	}{{"region", r.Region}, {"offset", r.Offset}, {"length", r.Length}} {
+		if f.value != 0 {
+			return refuse(requestFrame, f.name, f.value, "0 for describe")
+		}
+	}
+	return nil
+}
+
+func (r Request) checkNotify() error {
+	switch {
+	case r.Region != 0:
+		return refuse(requestFrame, "region", r.Region, "0 for a notification")
+	case r.Length > math.MaxUint64-r.Offset:
+		return refuse(requestFrame, "message length", r.Length, "name and message lengths with a sum below 2^64").
+			with(StatusInvalidRange)
+	case r.Offset+r.Length > NotificationBytesMax:
+		return refuse(requestFrame, "name and message length", r.Offset+r.Length, "at most 16777216 bytes").
+			with(StatusExhausted)
+	}
+	return nil
+}
+
+func (r Request) checkTransfer() error {
+	switch {
+	case r.Region == 0:
+		return refuse(requestFrame, "region", r.Region, "1 or more").with(StatusUnknownRegion)
+	case r.Length > math.MaxUint64-r.Offset:
+		return refuse(requestFrame, "length", r.Length, "a range that ends below 2^64").with(StatusInvalidRange)
+	case !r.Operation.RDMA() && r.Length > PayloadBytesMax:
+		return refuse(requestFrame, "length", r.Length, "at most 67108864 bytes: split the transfer").with(StatusExhausted)
+	}
+	return nil
+}
