@@ -116,7 +116,7 @@ func NewLoop(k Kernel, o Options) *Loop {
 		kernel:     k,
 		kernelName: k.Name(),
 		options:    o,
-		now:        Past,
+		now:        k.Now(),
 		window:     o.Completions,
 		out:        make([]Completion, o.Completions),
 		tickets:    newTicketTable(ticketsAtStart),
@@ -217,13 +217,14 @@ func (l *Loop) poll(until Instant) (blocking bool, n int) {
 }
 
 // fallAsleep raises the flag and then looks once more for work. Post pushes and then looks at the
-// flag, so one of the two always sees the other.
+// flag, so one of the two always sees the other. The same holds for Stop and Run; in manual mode a
+// stopped loop may wait again, since its user may have to drain it.
 func (l *Loop) fallAsleep() bool {
-	if l.mail.pending() || l.stopped.Load() {
+	if l.mail.pending() {
 		return false
 	}
 	l.asleep.Store(true)
-	if l.mail.pending() || l.stopped.Load() {
+	if l.mail.pending() || l.options.Mode != Manual && l.stopped.Load() {
 		l.asleep.Store(false)
 		return false
 	}
@@ -292,8 +293,9 @@ func (l *Loop) receive() bool {
 	return done > 0
 }
 
-// Stop makes Run return after its turn, and a blocked Turn return. Any goroutine may call it, also
-// before Run.
+// Stop makes Run return after its turn, and in manual mode a blocked Turn return. Any goroutine may
+// call it, also before Run. Drain the loop before: the kernel of a loop that ran belongs to the
+// thread of Run.
 func (l *Loop) Stop() {
 	l.stopped.Store(true)
 	l.wake()
@@ -332,7 +334,7 @@ func (e *OutstandingError) Error() string {
 // Close ends the loop after Run has returned (any goroutine), or in manual mode on the loop's thread:
 // it seals the mailbox, delivers the letters that were accepted before, and shuts the kernel down. A
 // later Close goes on where an earlier one could not: with operations outstanding it returns an
-// *OutstandingError, keeps everything, and Turn still works. Armed timers are left to their users.
+// *OutstandingError and keeps everything, and in manual mode Turn still works. Armed timers are left to their users.
 func (l *Loop) Close() error {
 	if l.phase != resting {
 		panic("reactor: Close called from inside a turn of the same loop")
@@ -350,8 +352,8 @@ func (l *Loop) Close() error {
 	return l.kernel.Shutdown()
 }
 
-// Now is the reading of the clock that the current dispatch goes by (the last one, between turns);
-// Past before the first turn. Decisions use only this (SPEC L-3).
+// Now is the reading of the clock that the current dispatch goes by; between turns it is that of the
+// last turn, before the first one that of NewLoop. Decisions use only this (SPEC L-3).
 func (l *Loop) Now() Instant { return l.now }
 
 // Kernel is the loop's door to the system, for descriptors and clock conversion. Submitting, polling

@@ -1,0 +1,146 @@
+package kerneltest
+
+import (
+	"time"
+
+	"github.com/orbitte/orbitte/reactor"
+)
+
+var fairCases = []conformance{
+	{"ReadyDescriptorsTakeTurns", takeTurns},
+	{"CompletionsBeyondTheSliceComeLater", boundedSlice},
+	{"BusyStreamDoesNotHideAQuietOne", quietStream},
+	{"BusyStreamDoesNotHideAccept", busyAccept},
+}
+
+// takeTurns keeps six streams readable all the time and takes two completions at once: all of them
+// must advance alike.
+func takeTurns(r *rig) {
+	k := r.kernel()
+	listener, bound := r.listen(k, r.IPv4)
+	const streams, rounds = 6, 60
+	var served [streams]int
+	var receiving [streams]reactor.Ticket
+	var readers [streams]reactor.Descriptor
+	buffer := r.memory(streams)
+	for i := range streams {
+		c, s := r.join(k, listener, bound, k)
+		data := r.memory(rounds * 2)
+		for sent := 0; sent < len(data); {
+			sent += r.must(r.send(k, c, data[sent:])).N
+		}
+		readers[i] = s
+	}
+	r.pass(5 * time.Millisecond)
+	for i := range streams {
+		receiving[i] = r.receive(k, readers[i], buffer[i:i+1])
+	}
+	for total := 0; total < streams*rounds; {
+		total += r.poll(k, r.out[:2], k.Now().After(time.Millisecond))
+		least, most := served[0], served[0]
+		for i := range streams {
+			if r.operations[receiving[i]].ended {
+				r.must(receiving[i])
+				served[i]++
+				receiving[i] = r.receive(k, readers[i], buffer[i:i+1])
+			}
+			least, most = min(least, served[i]), max(most, served[i])
+		}
+		if most-least > 2 {
+			r.Fatalf("streams were served %v times", served)
+		}
+	}
+}
+
+func boundedSlice(r *rig) {
+	k := r.kernel()
+	listener, bound := r.listen(k, r.IPv4)
+	const streams = 12
+	var receives []reactor.Ticket
+	for range streams {
+		c, s := r.join(k, listener, bound, k)
+		r.must(r.send(k, c, r.text("x")))
+		receives = append(receives, r.receive(k, s, r.memory(1)))
+	}
+	ended := 0
+	for end := k.Now().After(patience); ended < streams; {
+		if k.Now() > end {
+			r.Fatalf("%d of %d operations ended", ended, streams)
+		}
+		ended += r.poll(k, r.out[:1], k.Now().After(time.Millisecond))
+	}
+	for _, ticket := range receives {
+		r.must(ticket)
+	}
+}
+
+// pump keeps a stream busy: a byte is always on its way, sent and received anew for ever.
+type pump struct {
+	c, s               reactor.Descriptor
+	sending, receiving reactor.Ticket
+	frame, buffer      []byte
+}
+
+func (r *rig) newPump(k reactor.Kernel, c, s reactor.Descriptor) *pump {
+	p := &pump{c: c, s: s, frame: r.memory(64), buffer: r.memory(1)}
+	p.sending, p.receiving = r.send(k, c, p.frame), r.receive(k, s, p.buffer)
+	return p
+}
+
+func (p *pump) turn(r *rig, k reactor.Kernel) {
+	if r.operations[p.sending].ended {
+		p.sending = r.send(k, p.c, p.frame)
+	}
+	if r.operations[p.receiving].ended {
+		p.receiving = r.receive(k, p.s, p.buffer)
+	}
+}
+
+// stepUntil polls for one completion at a time, keeps the pumps going and says how many polls the
+// operation needed.
+func (r *rig) stepUntil(k reactor.Kernel, ticket reactor.Ticket, pumps ...*pump) int {
+	r.Helper()
+	polls := 0
+	for end := k.Now().After(patience); !r.operations[ticket].ended; polls++ {
+		if k.Now() > end {
+			r.Fatalf("ticket %d did not end in %d polls", ticket, polls)
+		}
+		r.poll(k, r.out[:1], k.Now().After(time.Millisecond))
+		for _, p := range pumps {
+			p.turn(r, k)
+		}
+	}
+	return polls
+}
+
+func quietStream(r *rig) {
+	k := r.kernel()
+	listener, bound := r.listen(k, r.IPv4)
+	var pumps []*pump
+	for range 3 {
+		c, s := r.join(k, listener, bound, k)
+		pumps = append(pumps, r.newPump(k, c, s))
+	}
+	c, s := r.join(k, listener, bound, k)
+	for range 10 {
+		receiving := r.receive(k, s, r.memory(1))
+		r.stepUntil(k, r.send(k, c, r.text("q")), pumps...)
+		r.stepUntil(k, receiving, pumps...)
+	}
+}
+
+func busyAccept(r *rig) {
+	k := r.kernel()
+	listener, bound := r.listen(k, r.IPv4)
+	c, s := r.join(k, listener, bound, k)
+	busy := r.newPump(k, c, s)
+	for range 5 {
+		accept := r.submit(k, reactor.Operation{Kind: reactor.Accept, Descriptor: listener})
+		client := r.open(k, bound)
+		connect := r.connect(k, client, bound)
+		r.stepUntil(k, connect, busy)
+		r.stepUntil(k, accept, busy)
+		r.own(k, r.must(accept).Descriptor)
+		r.must(connect)
+	}
+}
