@@ -158,21 +158,21 @@ func (m *mapNames) isMap(e ast.Expr, tree *ast.File) bool {
 		if e.Obj == nil || tree.Scope.Lookup(e.Name) == e.Obj {
 			return slices.Contains(m.values, e.Name)
 		}
-		return m.localMap(e.Obj)
+		return m.localMap(e)
 	}
 	return m.mapValue(e)
 }
 
 // localMap follows a local name to its declaration.
-func (m *mapNames) localMap(o *ast.Object) bool {
-	switch d := o.Decl.(type) {
+func (m *mapNames) localMap(local *ast.Ident) bool {
+	switch d := local.Obj.Decl.(type) {
 	case *ast.Field:
 		return m.mapType(d.Type)
 	case *ast.ValueSpec:
-		return slices.Contains(m.declared(d), o.Name)
+		return slices.Contains(m.declared(d), local.Name)
 	case *ast.AssignStmt:
 		for i, left := range d.Lhs {
-			if id, ok := left.(*ast.Ident); !ok || id.Name != o.Name || i >= len(d.Rhs) {
+			if id, ok := left.(*ast.Ident); !ok || id.Name != local.Name || i >= len(d.Rhs) {
 				continue
 			}
 			if s, ok := d.Rhs[i].(*ast.SelectorExpr); ok {

@@ -1,0 +1,48 @@
+# OrbitTE. Needs Go and git; the race detector also needs a C compiler. Plain `make` lists the targets.
+
+GO       ?= go
+FUZZTIME ?= 10m
+# Phases of make test to run, such as PHASES="format vet"; empty: all.
+PHASES   ?=
+# Stop make test after this time and count what is unfinished as failed; 0: no limit.
+LIMIT    ?= 0
+# Packages of make fuzz, such as FUZZ=./netproto.
+FUZZ     ?= ./...
+PERFARGS ?=
+BIN      := bin
+
+# Version stamping fails in a checkout that belongs to another user; nothing here needs it.
+export GOFLAGS ?= -buildvcs=false
+
+.DEFAULT_GOAL := help
+.PHONY: help build test demo fuzz perf cover clean
+
+help: ## list the targets
+	@echo "targets:"
+	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' Makefile | expand -t 12
+
+build: ## build bin/orbitte, without C
+	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/orbitte ./cmd/orbitte
+
+test: ## everything that must pass; PHASES="vet test" runs some, LIMIT=27m bounds the time
+	@$(GO) build -o $(BIN)/summary ./test/summary
+	@$(BIN)/summary -limit $(LIMIT) test $(PHASES)
+
+demo: ## serve a real file, get it in a second process, verify, print the table
+	@./test/demo/run.sh
+
+fuzz: ## each fuzz target for FUZZTIME (10m); FUZZ=./netproto picks packages
+	@$(GO) build -o $(BIN)/summary ./test/summary
+	@$(BIN)/summary -time $(FUZZTIME) fuzz $(FUZZ)
+
+perf: ## measure against a raw loop in the same run; PERFARGS are passed on
+	$(GO) run ./perf $(PERFARGS)
+
+cover: ## statement coverage of all packages by all tests: bin/cover.html
+	@mkdir -p $(BIN)
+	$(GO) test -coverpkg=./... -coverprofile=$(BIN)/cover.out ./...
+	@$(GO) tool cover -html=$(BIN)/cover.out -o $(BIN)/cover.html
+	@$(GO) tool cover -func=$(BIN)/cover.out | tail -n 1
+
+clean: ## remove what the targets built
+	rm -rf $(BIN) dist
