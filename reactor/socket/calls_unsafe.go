@@ -1,0 +1,151 @@
+package socket
+
+import (
+	"net/netip"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The calls of this file never block (MSG_DONTWAIT, or a descriptor that is O_NONBLOCK), hence RawSyscall:
+// it saves the scheduler's bookkeeping. They retry EINTR, since a caller could do nothing else.
+
+// again reports whether a call must be repeated because a signal came first.
+func again(e syscall.Errno) bool { return e == unix.EINTR }
+
+// vector fills iov with at most CallBytes of b and returns how many bytes that is.
+func vector(iov *[2]unix.Iovec, b *[2][]byte) int {
+	first := min(len(b[0]), CallBytes)
+	second := min(len(b[1]), CallBytes-first)
+	iov[0].Base = unsafe.SliceData(b[0])
+	iov[0].SetLen(first)
+	iov[1].Base = unsafe.SliceData(b[1])
+	iov[1].SetLen(second)
+	return first + second
+}
+
+// receive is recv(2) into one buffer or recvmsg(2) into two.
+func receive(fd int, b *[2][]byte) (int, syscall.Errno) {
+	if one := single(b); one != nil {
+		for {
+			n, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(one))),
+				uintptr(min(len(one), CallBytes)), unix.MSG_DONTWAIT, 0, 0)
+			if !again(e) {
+				return int(n), e
+			}
+		}
+	}
+	var iov [2]unix.Iovec
+	vector(&iov, b)
+	message := unix.Msghdr{Iov: &iov[0]}
+	message.SetIovlen(len(iov))
+	for {
+		n, _, e := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(&message)), unix.MSG_DONTWAIT)
+		if !again(e) {
+			return int(n), e
+		}
+	}
+}
+
+// send is send(2) or sendmsg(2); a closed peer is EPIPE, never a signal.
+func send(fd int, b *[2][]byte) (int, syscall.Errno) {
+	const flags = unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL
+	if one := single(b); one != nil {
+		for {
+			n, _, e := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(one))),
+				uintptr(min(len(one), CallBytes)), flags, 0, 0)
+			if !again(e) {
+				return int(n), e
+			}
+		}
+	}
+	var iov [2]unix.Iovec
+	vector(&iov, b)
+	message := unix.Msghdr{Iov: &iov[0]}
+	message.SetIovlen(len(iov))
+	for {
+		n, _, e := unix.RawSyscall(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(&message)), flags)
+		if !again(e) {
+			return int(n), e
+		}
+	}
+}
+
+// accept is accept4(2); the new descriptor is non-blocking and closed by exec.
+func accept(fd int) (int, netip.AddrPort, syscall.Errno) {
+	var peer address
+	for {
+		peer.length = uint32(len(peer.bytes))
+		n, _, e := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(fd), uintptr(unsafe.Pointer(&peer.bytes)),
+			uintptr(unsafe.Pointer(&peer.length)), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0)
+		if again(e) {
+			continue
+		}
+		if e != 0 {
+			return -1, netip.AddrPort{}, e
+		}
+		return int(n), peer.decode(), 0
+	}
+}
+
+// connect is connect(2). EINTR is not retried: the attempt goes on in the background, like EINPROGRESS.
+func connect(fd int, to *address) syscall.Errno {
+	_, _, e := unix.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&to.bytes)), uintptr(to.length))
+	return e
+}
+
+// bind is bind(2).
+func bind(fd int, to *address) syscall.Errno {
+	_, _, e := unix.RawSyscall(unix.SYS_BIND, uintptr(fd), uintptr(unsafe.Pointer(&to.bytes)), uintptr(to.length))
+	return e
+}
+
+// name is getsockname(2) or getpeername(2), which trap says.
+func name(trap uintptr, fd int) (netip.AddrPort, syscall.Errno) {
+	var a address
+	a.length = uint32(len(a.bytes))
+	_, _, e := unix.RawSyscall(trap, uintptr(fd), uintptr(unsafe.Pointer(&a.bytes)), uintptr(unsafe.Pointer(&a.length)))
+	if e != 0 {
+		return netip.AddrPort{}, e
+	}
+	return a.decode(), 0
+}
+
+// poll is ppoll(2) of one descriptor without waiting; it returns what is true of it now.
+func poll(fd int, events int16) (int16, syscall.Errno) {
+	var zero unix.Timespec
+	one := unix.PollFd{Fd: int32(fd), Events: events}
+	for {
+		n, _, e := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&one)), 1, uintptr(unsafe.Pointer(&zero)), 0, 0, 0)
+		switch {
+		case again(e):
+			continue
+		case e != 0 || n == 0:
+			return 0, e
+		}
+		return one.Revents, 0
+	}
+}
+
+// signal adds one to an eventfd (eventfd(2)).
+func signal(fd int) {
+	one := uint64(1)
+	for {
+		_, _, e := unix.RawSyscall(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(&one)), unsafe.Sizeof(one))
+		if !again(e) {
+			return
+		}
+	}
+}
+
+// drain sets an eventfd back to zero.
+func drain(fd int) {
+	var count uint64
+	for {
+		_, _, e := unix.RawSyscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&count)), unsafe.Sizeof(count))
+		if !again(e) {
+			return
+		}
+	}
+}

@@ -1,0 +1,128 @@
+package socket
+
+import (
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/orbitte/orbitte/reactor"
+)
+
+// CallBytes is the most one receive or send call moves. It holds a 1 MiB payload with its header, and bounds
+// how long one call keeps the lane, and the Go scheduler's P, from everybody else.
+const CallBytes = 1<<20 + 1<<16
+
+// Try performs op once without blocking and fills c. It returns false when the system says "not yet"; then
+// nothing was transferred and op is to be tried again once its descriptor is ready. Each call of Try is one
+// system call, but for a Connect that succeeds (two).
+func Try(op *reactor.Operation, c *reactor.Completion) bool {
+	*c = reactor.Completion{Ticket: op.Ticket, Descriptor: op.Descriptor}
+	fd := int(op.Descriptor)
+	var n int
+	var e syscall.Errno
+	switch op.Kind {
+	case reactor.Receive:
+		n, e = receive(fd, &op.Buffers)
+	case reactor.Send:
+		n, e = send(fd, &op.Buffers)
+	case reactor.Accept:
+		n, c.Address, e = accept(fd)
+		c.Descriptor = reactor.Descriptor(n)
+		n = 0
+	case reactor.Connect:
+		e = tryConnect(fd, op)
+	case reactor.Watch:
+		e = tryWatch(fd)
+	default:
+		e = unix.EINVAL
+	}
+	if e == unix.EAGAIN {
+		return false
+	}
+	if e != 0 {
+		c.Err, n = e, 0
+	}
+	c.N = n
+	return true
+}
+
+// Check says what is wrong with an operation before any system call: 0, or EINVAL for an unknown kind or
+// for a transfer without bytes (the system would call it success, or the end of the stream).
+func Check(op *reactor.Operation) syscall.Errno {
+	switch op.Kind {
+	case reactor.Receive, reactor.Send:
+		if len(op.Buffers[0]) == 0 && len(op.Buffers[1]) == 0 {
+			return unix.EINVAL
+		}
+	case reactor.Accept, reactor.Connect, reactor.Watch:
+	default:
+		return unix.EINVAL
+	}
+	if op.Descriptor < 0 {
+		return unix.EBADF
+	}
+	return 0
+}
+
+// Asked returns how many bytes one Try of op asks for.
+func Asked(op *reactor.Operation) int {
+	return min(len(op.Buffers[0])+len(op.Buffers[1]), CallBytes)
+}
+
+// single returns the only buffer with bytes, or nil if both have some.
+func single(b *[2][]byte) []byte {
+	switch {
+	case len(b[1]) == 0:
+		return b[0]
+	case len(b[0]) == 0:
+		return b[1]
+	}
+	return nil
+}
+
+// tryConnect starts a connection attempt or asks for the state of the one that runs. The same call does both: on
+// Linux a repeated connect(2) answers EALREADY while the handshake runs, then once 0 or the error that
+// SO_ERROR would give, and so a spurious wake-up cannot be taken for success.
+func tryConnect(fd int, op *reactor.Operation) syscall.Errno {
+	to, e := encode(op.Address)
+	if e != 0 {
+		return e
+	}
+	switch e = connect(fd, &to); e {
+	case unix.EINPROGRESS, unix.EALREADY, unix.EINTR:
+		return unix.EAGAIN
+	case unix.EAGAIN: // no local port left: not "try again when ready", which would never come
+		return unix.EADDRNOTAVAIL
+	case 0:
+		return selfConnected(fd)
+	}
+	return e
+}
+
+// selfConnected answers ECONNREFUSED for a socket that got connected to itself, which TCP allows when nobody
+// listens on a port of the ephemeral range and the system picks just that port for our end.
+func selfConnected(fd int) syscall.Errno {
+	local, e := name(unix.SYS_GETSOCKNAME, fd)
+	if e != 0 {
+		return 0
+	}
+	peer, e := name(unix.SYS_GETPEERNAME, fd)
+	if e == 0 && peer == local && peer.IsValid() {
+		return unix.ECONNREFUSED
+	}
+	return 0
+}
+
+// tryWatch answers EAGAIN until the descriptor is readable, hung up or in error.
+func tryWatch(fd int) syscall.Errno {
+	events, e := poll(fd, unix.POLLIN|unix.POLLRDHUP)
+	switch {
+	case e != 0:
+		return e
+	case events&unix.POLLNVAL != 0:
+		return unix.EBADF
+	case events == 0:
+		return unix.EAGAIN
+	}
+	return 0
+}
