@@ -33,7 +33,9 @@ var phases = []struct {
 		r.check(name, command{env: []string{"CGO_ENABLED=0", "GOARCH=arm64"}, args: []string{"go", "vet", "./..."}})
 	}},
 	{"staticcheck", (*runner).staticcheck},
-	{"test", func(r *runner, name string) { r.test(name, goTool("test", "-json", "-count=1", "-timeout=10m", "./...")) }},
+	{"test", func(r *runner, name string) {
+		r.test(name, goTool("test", "-json", "-count=1", "-timeout=10m", "./..."))
+	}},
 	{"modules", (*runner).modules},
 	{"scripts", (*runner).scripts},
 	{"race", (*runner).race},
