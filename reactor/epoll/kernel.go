@@ -178,12 +178,11 @@ func (k *Kernel) Cancel(ticket reactor.Ticket) {
 // same open file, and then closing our descriptor alone would leave it in the epoll set.
 func (k *Kernel) Close(d reactor.Descriptor) error {
 	if d < 0 {
-		return &socket.CallError{Call: "close", Object: "descriptor", Errno: unix.EBADF}
+		return unix.EBADF
 	}
 	endpoint := k.endpoints.At(d)
 	if endpoint != nil && !endpoint.Idle() {
-		return &socket.CallError{Call: "close", Object: "descriptor", Errno: unix.EBUSY,
-			Remedy: "cancel its operations and poll their completions first"}
+		return unix.EBUSY
 	}
 	if endpoint != nil {
 		if endpoint.Armed != 0 {
@@ -197,18 +196,20 @@ func (k *Kernel) Close(d reactor.Descriptor) error {
 // Wake ends the current or next blocking Poll.
 func (k *Kernel) Wake() { k.waker.Wake() }
 
-// Shutdown closes the kernel's descriptors. The system holds no buffer of this kernel, so outstanding
-// operations are reported and dropped. A second call does nothing.
+// Shutdown closes the kernel's descriptors; the second call does nothing. With outstanding operations it
+// answers EBUSY and changes nothing: cancel them, poll their completions, and call it again.
 func (k *Kernel) Shutdown() error {
+	if k.operations.Len() > 0 {
+		return unix.EBUSY
+	}
 	if k.closed.Swap(true) {
 		return nil
 	}
-	_ = k.waker.Close()
-	_ = unix.Close(k.descriptor)
-	if n := k.operations.Len(); n > 0 {
-		return &socket.UnfinishedError{Kernel: k.Name(), Operations: n}
+	err := k.waker.Close()
+	if e := unix.Close(k.descriptor); err == nil {
+		err = e
 	}
-	return nil
+	return err
 }
 
 // Counters are the counts so far.

@@ -36,26 +36,6 @@ func (e *OptionError) Error() string {
 
 func (e *OptionError) Unwrap() error { return e.Errno }
 
-// UnfinishedError is the answer of Shutdown to operations that still run. With Retained, the system may still
-// touch their buffers, so the kernel keeps its native resources for good.
-type UnfinishedError struct {
-	Kernel     string
-	Operations int
-	Retained   bool
-}
-
-func (e *UnfinishedError) Error() string {
-	kept := "its resources are released, since the system holds none of the buffers"
-	if e.Retained {
-		kept = "its resources are kept, since the system may still touch the buffers"
-	}
-	return fmt.Sprintf("%s: shutdown with %d outstanding operations: %s; cancel them and poll their completions first",
-		e.Kernel, e.Operations, kept)
-}
-
-// Is makes errors.Is(err, syscall.EBUSY) hold.
-func (e *UnfinishedError) Is(target error) bool { return target == syscall.Errno(unix.EBUSY) }
-
 func withRemedy(text, remedy string) string {
 	if remedy == "" {
 		return text
