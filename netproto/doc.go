@@ -22,5 +22,5 @@
 // again gives the same bytes (W-15).
 //
 // It relies on nothing outside. Golden vectors in testdata/golden freeze every frame (W-16): the
-// encoder writes them, the decoder and an independent reader of hand-written field tables check them.
+// encoder writes them, the decoder and an independent reader driven by field tables check them.
 package netproto
