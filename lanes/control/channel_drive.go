@@ -1,0 +1,331 @@
+package control
+
+import (
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/orbitte/orbitte/budgets"
+	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/reactor"
+)
+
+const (
+	// watchDelay is how long a finished stream stays unwatched: a request that follows at once then
+	// pays for no watch. A stream that is idle longer is watched, so that its end is known before
+	// the next request is posted (SPEC T-5).
+	watchDelay = time.Millisecond
+
+	outBytes = 128 // first part of a header slot: what is sent; the rest: what is received
+)
+
+var (
+	errEvicted = errors.New("evicted: its slot was needed for another peer")
+	errIdle    = errors.New("idle for too long")
+	errUnasked = errors.New("bytes that nobody asked for on an idle stream")
+)
+
+// Work is one request and its reply on a channel. Its methods are called on the channel's lane. It
+// ends with Channel.Finish (the stream is clean and goes on) or with Failed.
+type Work interface {
+	// Begin: the channel's stream is connected and this work's alone until it ends.
+	Begin(*Channel)
+	Sent(n int)
+	Received(n int)
+	// Failed: this work has ended without Finish; no buffer of its is touched any more.
+	Failed(Failure)
+}
+
+// Failure is how a work ended without Finish.
+type Failure struct {
+	Fault *lanes.Fault
+	// Begun is true exactly when Begin was called: something may have been posted.
+	Begun bool
+	// Sent and Received count the bytes that the interrupted Send and Receive had moved.
+	Sent, Received int
+	// Retained is true exactly when the descriptor could not be closed (SPEC G-9).
+	Retained bool
+}
+
+type exchangeState uint8
+
+const (
+	exchangeIdle exchangeState = iota
+	exchangeQueued
+	exchangeActive
+)
+
+// Exchange is the place of one work in its channel's queue. It is part of the work's owner and can
+// be run again after it ended.
+type Exchange struct {
+	work       Work
+	deadline   reactor.Instant
+	channel    *Channel
+	timer      reactor.Timer
+	prev, next *Exchange
+	state      exchangeState
+}
+
+// Expire ends the exchange at its deadline (reactor.TimerHandler).
+func (x *Exchange) Expire(*reactor.Timer, reactor.Instant) {
+	x.end(&lanes.Fault{Cause: lanes.Deadline})
+}
+
+// Cancel ends the exchange: queued, nothing is posted; active, its stream is retired and Failed
+// follows once the system has let go of every buffer (SPEC G-8, B-3). Does nothing when it has ended.
+func (x *Exchange) Cancel() { x.end(&lanes.Fault{Cause: lanes.Cancelled}) }
+
+func (x *Exchange) end(fault *lanes.Fault) {
+	switch c := x.channel; x.state {
+	case exchangeQueued:
+		fault.Stage = "waiting for the stream"
+		if c.state == channelConnecting {
+			fault.Stage = "connect"
+		}
+		c.unlink(x)
+		c.fail(x, Failure{Fault: fault})
+		if c.head == nil && c.state == channelConnecting {
+			c.stream.Retire(fault)
+		}
+		c.settle()
+	case exchangeActive:
+		c.fault = fault
+		c.stream.Retire(fault)
+	}
+}
+
+type channelState uint8
+
+const (
+	channelAbsent     channelState = iota // no stream
+	channelWaiting                        // for a slot that is being freed
+	channelConnecting                     //
+	channelReady                          // connected; active says whether it is in use
+	channelRetained                       // its descriptor could not be closed: never used again
+)
+
+// Channel is the requester's side of one peer: at most one stream, one exchange at a time, in the
+// order of Run (SPEC T-3). It belongs to one lane and is used on that lane only.
+type Channel struct {
+	pool       *Pool
+	addresses  []netip.AddrPort
+	next       int // address to try next
+	state      channelState
+	stream     Stream
+	slot       budgets.Charge
+	header     []byte
+	head, tail *Exchange
+	active     *Exchange
+	fault      *lanes.Fault // why the active exchange's stream is being retired, if this side decided
+	used       bool         // true exactly when the stream has finished at least one exchange
+	idle       reactor.Timer
+	watched    bool // true exactly while the idle stream is watched
+	older      *Channel
+	newer      *Channel
+	listed     bool   // true exactly while in the pool's list of idle channels
+	closed     func() // non-nil from Close on; called once, when the stream is gone
+	ended      bool   // true exactly when closed was called
+}
+
+// NewChannel makes the channel to a peer that is reachable at any of the addresses.
+func (p *Pool) NewChannel(addresses []netip.AddrPort) *Channel {
+	p.channels++
+	return &Channel{pool: p, addresses: addresses}
+}
+
+// Lane is the lane that the channel belongs to.
+func (c *Channel) Lane() *lanes.Lane { return c.pool.lane }
+
+// Out is memory for the frame that is being sent, In for the header being received.
+func (c *Channel) Out() []byte { return c.header[:outBytes] }
+
+// In is memory for the header that is being received.
+func (c *Channel) In() []byte { return c.header[outBytes:] }
+
+// Send and Receive move bytes for the active work (see Stream).
+func (c *Channel) Send(a, b []byte) { c.stream.Send(a, b) }
+
+// Receive fills a, then b; the work's Received follows once least bytes are there.
+func (c *Channel) Receive(a, b []byte, least int) { c.stream.Receive(a, b, least) }
+
+// Run queues work; it ends with Failed or with its own Finish.
+func (c *Channel) Run(x *Exchange, work Work, deadline reactor.Instant) {
+	if x.state != exchangeIdle {
+		panic("control: exchange run while " + map[exchangeState]string{exchangeQueued: "queued", exchangeActive: "active"}[x.state])
+	}
+	x.work, x.deadline, x.channel = work, deadline, c
+	if fault := c.refusal(deadline); fault != nil {
+		work.Failed(Failure{Fault: fault})
+		return
+	}
+	x.state, x.prev = exchangeQueued, c.tail
+	if c.tail == nil {
+		c.head = x
+	} else {
+		c.tail.next = x
+	}
+	c.tail = x
+	if deadline != reactor.Forever {
+		c.pool.lane.Arm(&x.timer, deadline, x)
+	}
+	c.pump()
+}
+
+// refusal says why nothing can be queued now.
+func (c *Channel) refusal(deadline reactor.Instant) *lanes.Fault {
+	switch {
+	case c.closed != nil:
+		return &lanes.Fault{Cause: lanes.Closed}
+	case c.state == channelRetained:
+		return &lanes.Fault{Cause: lanes.Exhausted, Stage: "connect", Err: errors.New("the descriptor of this peer's last stream could not be closed and holds its slot")}
+	case deadline <= c.pool.lane.Now():
+		return &lanes.Fault{Cause: lanes.Deadline, Stage: "waiting for the stream"}
+	}
+	return nil
+}
+
+func (c *Channel) unlink(x *Exchange) {
+	if x.prev == nil {
+		c.head = x.next
+	} else {
+		x.prev.next = x.next
+	}
+	if x.next == nil {
+		c.tail = x.prev
+	} else {
+		x.next.prev = x.prev
+	}
+	x.prev, x.next = nil, nil
+}
+
+// fail ends an exchange that is no longer linked or active.
+func (c *Channel) fail(x *Exchange, f Failure) {
+	c.pool.lane.Disarm(&x.timer)
+	x.state = exchangeIdle
+	x.work.Failed(f)
+}
+
+// failQueued ends everything that waits.
+func (c *Channel) failQueued(fault lanes.Fault) {
+	waiting := c.head
+	c.head, c.tail = nil, nil
+	for x := waiting; x != nil; {
+		next, own := x.next, fault
+		x.prev, x.next = nil, nil
+		c.fail(x, Failure{Fault: &own})
+		x = next
+	}
+}
+
+// pump starts what can be started.
+func (c *Channel) pump() {
+	if c.head == nil || c.active != nil {
+		return
+	}
+	switch c.state {
+	case channelAbsent:
+		c.obtain()
+	case channelReady:
+		if c.stream.ending == nil {
+			c.begin()
+		}
+	}
+}
+
+// begin gives the stream to the oldest exchange.
+func (c *Channel) begin() {
+	x := c.head
+	c.unlink(x)
+	c.active, x.state = x, exchangeActive
+	c.pool.delist(c)
+	c.pool.lane.Disarm(&c.idle)
+	if c.watched {
+		c.watched = false
+		c.stream.Unwatch()
+	}
+	if c.used {
+		c.pool.lane.Counts.Reused.Add(1)
+	}
+	x.work.Begin(c)
+}
+
+// Finish ends the active work with a clean stream. The next queued exchange begins at once.
+func (c *Channel) Finish() {
+	x := c.active
+	if x == nil {
+		panic("control: Finish without an active exchange")
+	}
+	c.pool.lane.Disarm(&x.timer)
+	x.state, c.active, c.used = exchangeIdle, nil, true
+	if c.head != nil {
+		c.pump()
+		return
+	}
+	c.rest()
+}
+
+// rest lists the idle stream and starts its clock.
+func (c *Channel) rest() {
+	if c.closed != nil {
+		c.stream.Retire(errIdle)
+		return
+	}
+	c.pool.list(c)
+	c.pool.lane.Arm(&c.idle, c.pool.lane.Now().After(watchDelay), c)
+}
+
+// Expire watches a stream that stays idle, and later closes it (reactor.TimerHandler).
+func (c *Channel) Expire(*reactor.Timer, reactor.Instant) {
+	if c.watched {
+		c.pool.lane.Counts.IdleClosed.Add(1)
+		c.stream.Retire(errIdle)
+		return
+	}
+	c.watched = true
+	c.stream.Watch()
+	c.pool.lane.Arm(&c.idle, c.pool.lane.Now().After(c.pool.lane.Policy.IdleTimeout), c)
+}
+
+// Break retires the stream because the peer broke the protocol; the active work's Failed follows.
+func (c *Channel) Break(stage string, err error) {
+	c.fault = &lanes.Fault{Cause: lanes.Violated, Stage: stage, Err: err}
+	c.pool.lane.Journal.Add(c.pool.lane.Now(), lanes.Note{Kind: lanes.NoteProtocol, Where: c.addresses[c.next%len(c.addresses)].String(), Err: err})
+	c.stream.Retire(c.fault)
+}
+
+// Fail retires the stream for a reason of the active work's own; its Failed follows.
+func (c *Channel) Fail(fault *lanes.Fault) {
+	c.fault = fault
+	c.stream.Retire(fault)
+}
+
+// Sent, Received (User) pass on to the active work.
+func (c *Channel) Sent(n int) { c.active.work.Sent(n) }
+
+// Received passes on to the active work.
+func (c *Channel) Received(n int) { c.active.work.Received(n) }
+
+// Readable: an idle stream has ended, or its peer speaks out of turn; either way it is retired.
+func (c *Channel) Readable() { c.stream.Retire(errUnasked) }
+
+// Close ends the channel once its queue has run dry; closed is called when the stream is gone. What
+// is still queued goes on; nothing new is accepted (SPEC G-5).
+func (c *Channel) Close(closed func()) {
+	c.closed = closed
+	if c.state == channelReady && c.active == nil && c.head == nil {
+		c.stream.Retire(errIdle)
+	}
+	c.settle()
+}
+
+// settle ends a closing channel when nothing is queued and its stream is gone or retained.
+func (c *Channel) settle() {
+	streamless := c.state == channelAbsent || c.state == channelWaiting || c.state == channelRetained
+	if c.closed == nil || c.ended || c.active != nil || c.head != nil || !streamless {
+		return
+	}
+	c.ended = true
+	c.forget()
+	c.pool.channels--
+	c.closed()
+}

@@ -1,0 +1,235 @@
+package control
+
+import (
+	"errors"
+	"syscall"
+
+	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/reactor"
+)
+
+// Pool holds the channels of one lane and decides about their slots (SPEC T-4): a slot is charged
+// from before the socket is made until its close is proven.
+type Pool struct {
+	lane     *lanes.Lane
+	oldest   *Channel // idle, clean channels, the longest idle first
+	newest   *Channel
+	waiting  []*Channel // for a slot that is being freed
+	channels int
+}
+
+// NewPool makes the pool of a lane.
+func NewPool(lane *lanes.Lane) *Pool { return &Pool{lane: lane} }
+
+// Channels is the number of channels that are not closed.
+func (p *Pool) Channels() int { return p.channels }
+
+func (p *Pool) list(c *Channel) {
+	c.listed, c.older, c.newer = true, p.newest, nil
+	if p.newest == nil {
+		p.oldest = c
+	} else {
+		p.newest.newer = c
+	}
+	p.newest = c
+}
+
+func (p *Pool) delist(c *Channel) {
+	if !c.listed {
+		return
+	}
+	if c.older == nil {
+		p.oldest = c.newer
+	} else {
+		c.older.newer = c.newer
+	}
+	if c.newer == nil {
+		p.newest = c.older
+	} else {
+		c.newer.older = c.older
+	}
+	c.listed, c.older, c.newer = false, nil, nil
+}
+
+// evict retires the longest idle stream; false when every stream is in use.
+func (p *Pool) evict() bool {
+	c := p.oldest
+	if c == nil {
+		return false
+	}
+	p.delist(c)
+	p.lane.Counts.Evicted.Add(1)
+	c.stream.Retire(errEvicted)
+	return true
+}
+
+// freed hands a free slot to the channel that has waited longest.
+func (p *Pool) freed() {
+	for len(p.waiting) > 0 {
+		c := p.waiting[0]
+		p.waiting = append(p.waiting[:0], p.waiting[1:]...)
+		if c.state == channelWaiting {
+			c.state = channelAbsent
+			c.pump()
+			if c.state != channelAbsent {
+				return
+			}
+			c.settle()
+		}
+	}
+}
+
+// obtain charges a slot and starts to connect.
+func (c *Channel) obtain() {
+	slot, err := c.pool.lane.Streams.Take(1)
+	if err != nil {
+		c.state = channelWaiting
+		c.pool.waiting = append(c.pool.waiting, c)
+		if !c.pool.evict() && c.state == channelWaiting && !c.pool.freeing() {
+			c.forget()
+			c.state = channelAbsent
+			c.failQueued(lanes.Fault{Cause: lanes.Exhausted, Stage: "connect", Err: err})
+		}
+		return
+	}
+	c.slot, c.next = slot, 0
+	c.connect()
+}
+
+// freeing is true exactly when another channel waits already, so that a stream is being retired.
+func (p *Pool) freeing() bool { return len(p.waiting) > 1 }
+
+// forget takes a channel out of those that wait.
+func (c *Channel) forget() {
+	kept := c.pool.waiting[:0]
+	for _, other := range c.pool.waiting {
+		if other != c {
+			kept = append(kept, other)
+		}
+	}
+	c.pool.waiting = kept
+}
+
+// connect tries the next address; the slot is held.
+func (c *Channel) connect() {
+	lane := c.pool.lane
+	address := c.addresses[c.next]
+	if c.header == nil {
+		header, err := lane.Arena.Slot()
+		if err != nil {
+			c.unconnected(lanes.Fault{Cause: lanes.Exhausted, Stage: "connect", Err: err})
+			return
+		}
+		c.header = header
+	}
+	descriptor, err := lane.Kernel().Open(address, lane.Policy.Socket)
+	if err != nil {
+		c.unconnected(lanes.Fault{Cause: openCause(err), Stage: "connect", Err: err})
+		return
+	}
+	c.state = channelConnecting
+	c.stream.start(lane, descriptor, c)
+	c.stream.connect(reactor.Operation{Address: address})
+}
+
+func openCause(err error) lanes.Cause {
+	for _, exhausted := range [...]syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM} {
+		if errors.Is(err, exhausted) {
+			return lanes.Exhausted
+		}
+	}
+	return lanes.Unreachable
+}
+
+// unconnected gives the slot back and fails those who waited for the connection.
+func (c *Channel) unconnected(fault lanes.Fault) {
+	c.pool.lane.Counts.ConnectErrors.Add(1)
+	c.release()
+	c.failQueued(fault)
+	c.afterLoss()
+}
+
+// release pays back what a stream holds. Proof: the stream was never opened, or Lost said that its
+// descriptor is closed.
+func (c *Channel) release() {
+	c.state, c.used, c.watched = channelAbsent, false, false
+	if c.header != nil {
+		c.pool.lane.Arena.PutSlot(c.header)
+		c.header = nil
+	}
+	c.slot.Repay()
+}
+
+// Connected: the stream is ready for its first exchange.
+func (c *Channel) Connected() {
+	lane := c.pool.lane
+	lane.Counts.Connects.Add(1)
+	if congestion, err := lane.Kernel().Tune(c.stream.descriptor, lane.Policy.Socket); err != nil {
+		c.fault = &lanes.Fault{Cause: lanes.Unreachable, Stage: "connect", Err: err}
+		c.stream.Retire(c.fault)
+		return
+	} else if congestion != "" {
+		lane.Congestion.Store(&congestion)
+	}
+	c.state = channelReady
+	if c.head == nil {
+		c.rest()
+		return
+	}
+	c.pump()
+}
+
+// Lost: the stream is gone, in whatever state it was.
+func (c *Channel) Lost(loss Loss) {
+	lane, was := c.pool.lane, c.state
+	c.pool.delist(c)
+	lane.Disarm(&c.idle)
+	fault := c.fault
+	c.fault = nil
+	if fault == nil {
+		fault = &lanes.Fault{Cause: lanes.Disconnected, Err: loss.Err}
+	}
+	if loss.Retained {
+		c.state = channelRetained
+		lane.Journal.Add(lane.Now(), lanes.Note{Kind: lanes.NoteRetained, Where: c.addresses[c.next].String(), Err: loss.Err})
+		c.end(fault, loss)
+		c.failQueued(*c.refusal(reactor.Forever))
+		c.settle()
+		return
+	}
+	if was == channelConnecting {
+		c.unreached(loss.Err)
+		return
+	}
+	lane.Counts.StreamsRetired.Add(1)
+	c.release()
+	c.end(fault, loss)
+	c.afterLoss()
+}
+
+// end fails the active exchange with what the stream's end left behind.
+func (c *Channel) end(fault *lanes.Fault, loss Loss) {
+	x := c.active
+	if x == nil {
+		return
+	}
+	c.active = nil
+	c.fail(x, Failure{Fault: fault, Begun: true, Sent: loss.Sent, Received: loss.Received, Retained: loss.Retained})
+}
+
+// afterLoss goes on with what is queued, on a new stream, or ends a closing channel.
+func (c *Channel) afterLoss() {
+	c.pump()
+	c.settle()
+	c.pool.freed()
+}
+
+// unreached tries the peer's next address, or gives up.
+func (c *Channel) unreached(err error) {
+	if c.next++; c.next < len(c.addresses) && c.head != nil {
+		c.connect()
+		return
+	}
+	c.next = 0
+	c.unconnected(lanes.Fault{Cause: lanes.Unreachable, Stage: "connect", Err: err})
+}

@@ -1,0 +1,301 @@
+package control
+
+import (
+	"net/netip"
+	"sync/atomic"
+
+	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/netproto"
+	"github.com/orbitte/orbitte/reactor"
+)
+
+// sessionList is a first-in first-out list of sessions.
+type sessionList struct {
+	head, tail *Session
+	n          int
+}
+
+func (l *sessionList) remove(s *Session) {
+	if s.prev == nil {
+		l.head = s.next
+	} else {
+		s.prev.next = s.next
+	}
+	if s.next == nil {
+		l.tail = s.prev
+	} else {
+		s.next.prev = s.prev
+	}
+	s.prev, s.next = nil, nil
+	l.n--
+}
+
+func (l *sessionList) append(s *Session) {
+	s.prev = l.tail
+	if l.tail == nil {
+		l.head = s
+	} else {
+		l.tail.next = s
+	}
+	l.tail = s
+	l.n++
+}
+
+// move puts the session into another list of its server, or into none.
+func (s *Session) move(to *sessionList) {
+	if s.list != nil {
+		s.list.remove(s)
+	}
+	if s.list = to; to != nil {
+		to.append(s)
+	}
+}
+
+// Server is one lane's share of an engine's source side: its sessions and the frames that wait.
+type Server struct {
+	lane      *lanes.Lane
+	admission *Admission
+	services  [256]Service // by operation
+	idle      sessionList  // between frames; the longest idle first
+	busy      sessionList  // serving or replying
+	queue     sessionList  // with a frame that waits for a handler, in order of arrival
+	parked    []*Session   // accepted, waiting for the slot of a stream that is being evicted
+	waiting   atomic.Int32 // length of queue, for other lanes
+	retry     reactor.Letter
+	closing   bool
+	closed    func()
+}
+
+// NewServer makes a lane's server; all servers of an engine are made before its lanes start.
+func NewServer(lane *lanes.Lane, admission *Admission) *Server {
+	s := &Server{lane: lane, admission: admission}
+	admission.servers = append(admission.servers, s)
+	return s
+}
+
+// Handle makes a service responsible for an operation.
+func (s *Server) Handle(op netproto.Operation, service Service) { s.services[op] = service }
+
+// Lane is the lane of the server.
+func (s *Server) Lane() *lanes.Lane { return s.lane }
+
+// Sessions is the number of accepted streams.
+func (s *Server) Sessions() int { return s.idle.n + s.busy.n + s.queue.n + len(s.parked) }
+
+// Adopt hands an accepted descriptor to the server's lane; any lane may call it. The error says that
+// the lane has stopped; the descriptor stays the caller's then.
+func (s *Server) Adopt(d reactor.Descriptor, peer netip.AddrPort) error {
+	session := &Session{server: s, descriptor: d, peer: peer}
+	return s.lane.Post(&session.letter, (*adoption)(session))
+}
+
+// adoption is the letter's recipient: Session.Receive is taken by the stream's words.
+type adoption Session
+
+// Receive takes the session over on its lane (reactor.Recipient).
+func (a *adoption) Receive(*reactor.Letter, reactor.Instant) {
+	s := (*Session)(a)
+	s.server.admit(s)
+}
+
+// admit opens the session if there is a slot, or makes one by ending the longest idle stream: idle
+// clients never keep a new one out (field case F-29).
+func (s *Server) admit(session *Session) {
+	lane := s.lane
+	slot, err := lane.Sessions.Take(1)
+	if err == nil && !s.closing {
+		session.slot = slot
+		s.open(session)
+		return
+	}
+	if err == nil {
+		slot.Repay()
+	}
+	if s.closing || s.idle.n == 0 {
+		lane.Counts.OverflowedSessions.Add(1)
+		lane.Journal.Add(lane.Now(), lanes.Note{Kind: lanes.NoteSessionsOverflow, Where: session.peer.String(), Err: errOverflow})
+		s.refuse(session)
+		return
+	}
+	s.parked = append(s.parked, session)
+	lane.Counts.Evicted.Add(1)
+	oldest := s.idle.head
+	oldest.move(&s.busy) // no longer to be evicted
+	oldest.stream.Retire(errEvicted)
+}
+
+// refuse closes a descriptor that no stream was started on.
+func (s *Server) refuse(session *Session) {
+	if err := s.lane.Kernel().Close(session.descriptor); err != nil {
+		s.lane.Counts.RetainedDescriptors.Add(1)
+	}
+}
+
+func (s *Server) open(session *Session) {
+	lane := s.lane
+	header, err := lane.Arena.Slot()
+	if err == nil {
+		_, err = lane.Kernel().Tune(session.descriptor, lane.Policy.Socket)
+		if err != nil {
+			lane.Arena.PutSlot(header)
+		}
+	}
+	if err != nil { // no memory, or the peer is gone already
+		session.slot.Repay()
+		s.refuse(session)
+		return
+	}
+	session.header = header
+	session.stream.start(lane, session.descriptor, session)
+	lane.Counts.Accepted.Add(1)
+	session.await()
+}
+
+// departed: a session's slot is free.
+func (s *Server) departed() {
+	if len(s.parked) > 0 {
+		session := s.parked[0]
+		s.parked = append(s.parked[:0], s.parked[1:]...)
+		s.admit(session)
+	}
+	s.settle()
+}
+
+// arrived takes a complete frame. It is served, waits, or is closed after the grace (SPEC T-6).
+func (s *Server) arrived(session *Session) {
+	if s.queue.n == 0 && s.serve(session) {
+		return
+	}
+	session.state = sessionWaiting
+	session.move(&s.queue)
+	s.waiting.Add(1)
+	patience := overflowGrace
+	if charge, err := s.admission.Queue.Take(1); err == nil {
+		session.queued = charge
+		patience = s.lane.Policy.SourceTimeout
+	}
+	s.lane.Arm(&session.timer, s.lane.Now().After(patience), session)
+	s.next() // a handler may have become free on another lane in between
+}
+
+// serve starts a handler for the session's frame; false when all handlers are busy.
+func (s *Server) serve(session *Session) bool {
+	if s.admission.Gate.Fenced() {
+		s.unqueue(session)
+		session.reply(netproto.StatusSourceClosed)
+		return true
+	}
+	charge, err := s.admission.Handlers.Take(1)
+	if err != nil {
+		return false
+	}
+	s.unqueue(session)
+	if !s.admission.Gate.Enter() {
+		charge.Repay()
+		session.reply(netproto.StatusSourceClosed)
+		return true
+	}
+	session.admitted = charge
+	session.state = sessionServing
+	s.lane.Arm(&session.timer, s.lane.Now().After(s.lane.Policy.SourceTimeout), session)
+	s.dispatch(session)
+	return true
+}
+
+// unqueue takes a session that stops waiting out of the queue.
+func (s *Server) unqueue(session *Session) {
+	if session.state == sessionWaiting {
+		s.dequeue(session)
+		session.move(&s.busy)
+	}
+}
+
+// dequeue pays back what a waiting session holds.
+func (s *Server) dequeue(session *Session) {
+	session.move(nil)
+	s.waiting.Add(-1)
+	if session.queued.Held() {
+		session.queued.Repay()
+		s.promote()
+	}
+}
+
+// promote gives the free place in the queue to the frame that has waited longest without one.
+func (s *Server) promote() {
+	for session := s.queue.head; session != nil; session = session.next {
+		if session.queued.Held() {
+			continue
+		}
+		if charge, err := s.admission.Queue.Take(1); err == nil {
+			session.queued = charge
+			s.lane.Arm(&session.timer, s.lane.Now().After(s.lane.Policy.SourceTimeout), session)
+		}
+		return
+	}
+}
+
+// dispatch hands the frame to the service of its operation, after what no service may forget: the
+// epoch is checked here for every frame (SPEC G-1, T-11).
+func (s *Server) dispatch(session *Session) {
+	request := session.request
+	if err := request.Check(); err != nil {
+		session.discharge()
+		session.violated(err)
+		return
+	}
+	if request.Epoch != s.lane.Policy.Epoch {
+		session.Refuse(netproto.StatusEpochMismatch)
+		return
+	}
+	service := s.services[request.Operation]
+	if service == nil {
+		session.Refuse(netproto.StatusBackendUnavailable)
+		return
+	}
+	service.Serve(session, request)
+}
+
+// next serves waiting frames in order while there are handlers.
+func (s *Server) next() {
+	for s.queue.head != nil && s.serve(s.queue.head) {
+	}
+}
+
+// Receive serves what waits, now that a handler is free (reactor.Recipient).
+func (s *Server) Receive(*reactor.Letter, reactor.Instant) {
+	s.next()
+	s.settle()
+}
+
+// overflowed ends a session whose frame found no handler in time.
+func (s *Server) overflowed(session *Session) {
+	lane := s.lane
+	lane.Counts.OverflowedSessions.Add(1)
+	lane.Journal.Add(lane.Now(), lanes.Note{Kind: lanes.NoteSessionsOverflow, Where: session.peer.String(), Err: errOverflow})
+	session.stream.Retire(errOverflow)
+}
+
+// Close ends every session; those that serve a frame end when it does. closed is called once, when
+// the last one is gone. The gate is fenced before.
+func (s *Server) Close(closed func()) {
+	s.closing, s.closed = true, closed
+	for _, session := range s.parked {
+		s.refuse(session)
+	}
+	s.parked = nil
+	for session := s.idle.head; session != nil; session = s.idle.head {
+		session.move(&s.busy)
+		session.stream.Retire(errShutdown)
+	}
+	s.next()
+	s.settle()
+}
+
+// settle reports the end of a closing server.
+func (s *Server) settle() {
+	if s.closed != nil && s.idle.n+s.busy.n+s.queue.n == 0 {
+		closed := s.closed
+		s.closed = nil
+		closed()
+	}
+}

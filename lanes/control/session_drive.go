@@ -1,0 +1,224 @@
+package control
+
+import (
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/orbitte/orbitte/budgets"
+	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/netproto"
+	"github.com/orbitte/orbitte/reactor"
+)
+
+// overflowGrace is how long a frame that found handlers and queue full stays unaccepted before its
+// connection is closed. A burst that the handlers work off within it costs nobody a connection.
+const overflowGrace = 100 * time.Millisecond
+
+var (
+	errSourceTimeout = errors.New("the source's deadline for this frame passed")
+	errOverflow      = errors.New("handlers and queue are full")
+	errRefused       = errors.New("refused: the stream cannot go on")
+	errShutdown      = errors.New("the source is closing its streams")
+)
+
+type sessionState uint8
+
+const (
+	sessionIdle     sessionState = iota // waits for the next frame; holds no admission (SPEC T-6)
+	sessionWaiting                      // has a frame, waits for a handler
+	sessionServing                      // a handler works on its frame
+	sessionReplying                     // sends a refusal, then idle or closed
+)
+
+// Handler works on one admitted frame of a session.
+type Handler interface {
+	Sent(n int)
+	Received(n int)
+	// Lost: the session's stream is gone; the handler's work has ended and nothing touches its buffers.
+	Lost(Loss)
+}
+
+// Service accepts frames of one operation. Serve sets the session's handler with Take, or answers.
+type Service interface {
+	Serve(*Session, netproto.Request)
+}
+
+// Session is the source's side of one accepted stream. It belongs to one lane.
+type Session struct {
+	server     *Server
+	stream     Stream
+	peer       netip.AddrPort
+	descriptor reactor.Descriptor // until the stream has it
+	header     []byte
+	slot       budgets.Charge // of Lane.Sessions
+	state      sessionState
+	request    netproto.Request
+	handler    Handler
+	admitted   budgets.Charge // of Admission.Handlers, while serving
+	queued     budgets.Charge // of Admission.Queue, while waiting inside the queue
+	timer      reactor.Timer
+	ending     bool // true exactly when the stream is to be closed after the reply under way
+	letter     reactor.Letter
+	prev, next *Session // in the server's list of all, idle first-in first
+	list       *sessionList
+}
+
+// Lane is the lane that serves the session.
+func (s *Session) Lane() *lanes.Lane { return s.server.lane }
+
+// Out is memory for the reply header.
+func (s *Session) Out() []byte { return s.header[:outBytes] }
+
+// In is memory for further headers of the frame.
+func (s *Session) In() []byte { return s.header[outBytes:] }
+
+// Take makes h the handler of the frame being served.
+func (s *Session) Take(h Handler) { s.handler = h }
+
+// Send and Receive move bytes for the handler (see Stream).
+func (s *Session) Send(a, b []byte) { s.stream.Send(a, b) }
+
+// Receive fills a, then b; the handler's Received follows once least bytes are there.
+func (s *Session) Receive(a, b []byte, least int) { s.stream.Receive(a, b, least) }
+
+// await arms the receive for the next frame.
+func (s *Session) await() {
+	s.state = sessionIdle
+	s.move(&s.server.idle)
+	s.server.lane.Arm(&s.timer, s.server.lane.Now().After(s.server.lane.Policy.IdleTimeout), s)
+	s.stream.Receive(s.In()[:netproto.RequestSize], nil, netproto.RequestSize)
+}
+
+// Received: a whole frame header, or bytes for the handler (User).
+func (s *Session) Received(n int) {
+	if s.state == sessionServing {
+		s.handler.Received(n)
+		return
+	}
+	s.move(&s.server.busy)
+	request, err := netproto.DecodeRequest(s.In()[:netproto.RequestSize])
+	if err != nil {
+		s.violated(err)
+		return
+	}
+	s.request = request
+	s.server.arrived(s)
+}
+
+// violated answers a frame that broke the protocol and closes the stream: what follows on it has no
+// meaning any more.
+func (s *Session) violated(err error) {
+	status := netproto.StatusProtocolError
+	if frame := (*netproto.FrameError)(nil); errors.As(err, &frame) {
+		status = frame.Status
+	}
+	lane := s.server.lane
+	lane.Journal.Add(lane.Now(), lanes.Note{Kind: lanes.NoteProtocol, Where: s.peer.String(), Err: err})
+	s.ending = true
+	s.reply(status)
+}
+
+// reply sends a header without payload; afterwards the session is idle, or closed.
+func (s *Session) reply(status netproto.Status) {
+	lane := s.server.lane
+	lane.Counts.RefusedFrames.Add(1)
+	s.state = sessionReplying
+	lane.Arm(&s.timer, lane.Now().After(lane.Policy.SourceTimeout), s)
+	s.stream.Send(s.encode(status, 0), nil)
+}
+
+func (s *Session) encode(status netproto.Status, length uint64) []byte {
+	return netproto.AppendReply(s.Out()[:0], netproto.Reply{Status: status, Epoch: s.server.lane.Policy.Epoch, Length: length})
+}
+
+// Header encodes a reply header into the session's memory.
+func (s *Session) Header(status netproto.Status, length uint64) []byte {
+	return s.encode(status, length)
+}
+
+// Refuse ends the frame being served with a status; the stream stays clean.
+func (s *Session) Refuse(status netproto.Status) {
+	s.discharge()
+	s.reply(status)
+}
+
+// Finish ends the frame being served; its reply was sent.
+func (s *Session) Finish() {
+	s.discharge()
+	s.proceed()
+}
+
+// Break ends the stream, because it cannot carry another frame; the handler's Lost follows.
+func (s *Session) Break(err error) { s.stream.Retire(err) }
+
+// discharge gives the handler's admission back. Proof: the handler said that its frame has ended, or
+// Lost said that its stream is gone.
+func (s *Session) discharge() {
+	s.handler = nil
+	s.admitted.Repay()
+	admission := s.server.admission
+	admission.Gate.Leave()
+	admission.released()
+}
+
+// proceed waits for the next frame, or closes.
+func (s *Session) proceed() {
+	if s.ending || s.server.closing {
+		s.stream.Retire(errRefused)
+		return
+	}
+	s.await()
+}
+
+// Sent (User).
+func (s *Session) Sent(n int) {
+	if s.state == sessionServing {
+		s.handler.Sent(n)
+		return
+	}
+	s.proceed()
+}
+
+// Connected and Readable do not happen to an accepted stream.
+func (s *Session) Connected() {}
+
+// Readable does not happen: a session always has a receive under way while idle.
+func (s *Session) Readable() {}
+
+// Expire ends what took too long: an idle stream, a waiting frame, a frame being served (SPEC T-6, T-9).
+func (s *Session) Expire(*reactor.Timer, reactor.Instant) {
+	counts := &s.server.lane.Counts
+	switch s.state {
+	case sessionIdle:
+		counts.IdleClosed.Add(1)
+		s.stream.Retire(errIdle)
+	case sessionWaiting:
+		s.server.overflowed(s)
+	default:
+		counts.SourceTimeouts.Add(1)
+		s.stream.Retire(errSourceTimeout)
+	}
+}
+
+// Lost: the stream is gone (User).
+func (s *Session) Lost(loss Loss) {
+	lane := s.server.lane
+	lane.Disarm(&s.timer)
+	switch s.state {
+	case sessionServing:
+		s.handler.Lost(loss)
+		s.discharge()
+	case sessionWaiting:
+		s.server.dequeue(s)
+	}
+	s.move(nil)
+	lane.Arena.PutSlot(s.header)
+	s.header = nil
+	if loss.Retained {
+		lane.Journal.Add(lane.Now(), lanes.Note{Kind: lanes.NoteRetained, Where: s.peer.String(), Err: loss.Err})
+	} else {
+		s.slot.Repay()
+	}
+	s.server.departed()
+}

@@ -1,0 +1,229 @@
+package control
+
+import (
+	"io"
+	"syscall"
+
+	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/reactor"
+)
+
+// chunkBytesMax bounds one operation on a socket, so that one huge payload takes its turn like
+// everything else on the lane (SPEC L-2). From 1 MiB up larger calls gain nothing.
+const chunkBytesMax = 1 << 20
+
+// User owns a stream and is told what became of what it asked.
+type User interface {
+	// Connected: the stream that Connect started is connected.
+	Connected()
+	// Sent: everything given to Send is with the system.
+	Sent(n int)
+	// Received: at least the minimum given to Receive is there, n bytes in all.
+	Received(n int)
+	// Readable: the watched, idle stream was closed by its peer or has bytes that nobody asked for.
+	Readable()
+	// Lost: the stream is closed and nothing of the system touches any buffer on its behalf any more.
+	Lost(Loss)
+}
+
+// Loss is the end of a stream.
+type Loss struct {
+	// Err is io.EOF, the system's error, or what was given to Retire.
+	Err error
+	// Sent and Received count the bytes that the interrupted Send and Receive had moved.
+	Sent, Received int
+	// Retained is true exactly when the system refused to close the descriptor: it is never tried
+	// again, and what is charged for it stays charged (SPEC T-5).
+	Retained bool
+}
+
+// half is one direction of a stream.
+type half struct {
+	ticket  reactor.Ticket // non-zero exactly while an operation is with the kernel
+	buffers [2][]byte
+	least   int // bytes after which the user is told
+	moved   int
+}
+
+func (h *half) start(a, b []byte, least int) {
+	h.buffers, h.least, h.moved = [2][]byte{a, b}, least, 0
+}
+
+// rest is what the next operation moves: what is left, at most one chunk of it.
+func (h *half) rest() (rest [2][]byte) {
+	skip, room := h.moved, chunkBytesMax
+	for i, b := range h.buffers {
+		if skip >= len(b) {
+			skip -= len(b)
+			continue
+		}
+		b = b[skip:]
+		skip = 0
+		if len(b) > room {
+			b = b[:room]
+		}
+		room -= len(b)
+		rest[i] = b
+	}
+	return rest
+}
+
+// Stream moves whole frames over one socket of a lane. One Send and one Receive may be under way at
+// a time. It is part of its owner and can be started again after Lost.
+type Stream struct {
+	lane       *lanes.Lane
+	user       User
+	descriptor reactor.Descriptor
+	out, in    half
+	watch      reactor.Ticket // non-zero exactly while a watch is with the kernel
+	watching   bool           // true exactly while the user wants to hear Readable
+	ending     error          // non-nil from the first reason to end until the next start
+	live       bool           // true exactly from start until Lost
+}
+
+// start takes over a descriptor.
+func (s *Stream) start(lane *lanes.Lane, d reactor.Descriptor, user User) {
+	if s.live {
+		panic("control: stream started while live")
+	}
+	*s = Stream{lane: lane, user: user, descriptor: d, live: true}
+}
+
+// connect connects the descriptor; Connected or Lost follows.
+func (s *Stream) connect(op reactor.Operation) {
+	op.Kind, op.Descriptor = reactor.Connect, s.descriptor
+	s.out.start(nil, nil, 0)
+	s.out.ticket = s.lane.Submit(op, s)
+}
+
+// Send sends a, then b. Both stay untouched by their owner until Sent or Lost.
+func (s *Stream) Send(a, b []byte) {
+	if s.ending != nil {
+		return // Lost is on its way and reports that nothing was sent
+	}
+	s.out.start(a, b, len(a)+len(b))
+	s.push()
+}
+
+func (s *Stream) push() {
+	s.out.ticket = s.lane.Submit(reactor.Operation{Kind: reactor.Send, Descriptor: s.descriptor, Buffers: s.out.rest()}, s)
+}
+
+// Receive fills a, then b, and tells the user once at least least bytes are there. Both belong to
+// the stream until Received or Lost.
+func (s *Stream) Receive(a, b []byte, least int) {
+	if s.ending != nil {
+		return
+	}
+	s.in.start(a, b, least)
+	s.pull()
+}
+
+func (s *Stream) pull() {
+	s.in.ticket = s.lane.Submit(reactor.Operation{Kind: reactor.Receive, Descriptor: s.descriptor, Buffers: s.in.rest()}, s)
+}
+
+// Watch asks for Readable, for a stream on which nothing is expected.
+func (s *Stream) Watch() {
+	s.watching = true
+	if s.watch == 0 && s.ending == nil {
+		s.watch = s.lane.Submit(reactor.Operation{Kind: reactor.Watch, Descriptor: s.descriptor}, s)
+	}
+}
+
+// Unwatch ends a watch.
+func (s *Stream) Unwatch() {
+	if s.watching && s.watch != 0 {
+		s.lane.Cancel(s.watch)
+	}
+	s.watching = false
+}
+
+// Retire ends the stream for good. Lost follows, at once when nothing is with the kernel.
+func (s *Stream) Retire(why error) {
+	if !s.live || s.ending != nil {
+		return
+	}
+	s.ending = why
+	for _, ticket := range [...]reactor.Ticket{s.out.ticket, s.in.ticket, s.watch} {
+		if ticket != 0 {
+			s.lane.Cancel(ticket)
+		}
+	}
+	s.settle()
+}
+
+// settle reports the loss once the kernel has given everything back: the proof that no buffer is
+// touched any more is that each ticket has had its completion.
+func (s *Stream) settle() {
+	if s.out.ticket != 0 || s.in.ticket != 0 || s.watch != 0 {
+		return
+	}
+	s.live = false
+	loss := Loss{Err: s.ending, Sent: s.out.moved, Received: s.in.moved}
+	if err := s.lane.Kernel().Close(s.descriptor); err != nil {
+		loss.Retained = true
+		s.lane.Counts.RetainedDescriptors.Add(1)
+	}
+	s.user.Lost(loss)
+}
+
+// Complete takes the kernel's word (reactor.Handler).
+func (s *Stream) Complete(e reactor.Event) {
+	switch e.Kind {
+	case reactor.Connect:
+		s.out.ticket = 0
+	case reactor.Send:
+		s.out.ticket = 0
+		s.out.moved += e.N
+	case reactor.Receive:
+		s.in.ticket = 0
+		s.in.moved += e.N
+	case reactor.Watch:
+		s.watch = 0
+	}
+	if s.ending != nil {
+		s.settle()
+		return
+	}
+	s.proceed(e)
+}
+
+// proceed goes on with a stream that is not ending.
+func (s *Stream) proceed(e reactor.Event) {
+	switch {
+	case e.Kind == reactor.Watch:
+		s.watched(e)
+	case e.Err != nil:
+		s.Retire(e.Err)
+	case e.Kind == reactor.Connect:
+		s.user.Connected()
+	case e.Kind == reactor.Send && s.out.moved < s.out.least:
+		s.push()
+	case e.Kind == reactor.Send:
+		moved := s.out.moved
+		s.out.start(nil, nil, 0)
+		s.user.Sent(moved)
+	case e.N == 0:
+		s.Retire(io.EOF)
+	case s.in.moved < s.in.least:
+		s.pull()
+	default:
+		moved := s.in.moved
+		s.in.start(nil, nil, 0)
+		s.user.Received(moved)
+	}
+}
+
+// watched handles the end of a watch, which may have been cancelled, or cancelled and wanted again.
+func (s *Stream) watched(e reactor.Event) {
+	if !s.watching {
+		return
+	}
+	s.watching = false
+	if e.Err == syscall.ECANCELED {
+		s.Watch()
+		return
+	}
+	s.user.Readable()
+}

@@ -1,0 +1,290 @@
+package tcp
+
+import (
+	"time"
+
+	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/lanes/control"
+	"github.com/orbitte/orbitte/netproto"
+	"github.com/orbitte/orbitte/reactor"
+	"github.com/orbitte/orbitte/segments"
+)
+
+// conflictRetry is how long a copy waits for a conflicting lease before it looks again. Leases of
+// copies last microseconds; those of direct transfers as long as their payload.
+const conflictRetry = 50 * time.Microsecond
+
+// Transfer is one READ or WRITE at the requester. Its owner fills the exported fields, keeps the
+// local registration borrowed until Done, and may use it again afterwards. It lives on the channel's
+// lane from Start to Done and allocates nothing there unless it fails.
+type Transfer struct {
+	Direction lanes.Direction
+	// Local is the local registration, borrowed by the owner; LocalOffset is relative to it.
+	Local       *segments.Registration
+	LocalOffset uint64
+	// Region, Offset, Length name the remote range; Epoch is its segment's.
+	Region, Offset, Length uint64
+	Epoch                  netproto.Epoch
+	Deadline               reactor.Instant
+	// Outcome is set before Done is called, on the lane.
+	Outcome lanes.Outcome
+	Done    func(*Transfer)
+
+	channel  *control.Channel
+	exchange control.Exchange
+	read     readMachine
+	write    writeMachine
+	staging  lanes.Buffer
+	lease    segments.Lease
+	retry    reactor.Timer
+	staged   bool // WRITE: true exactly when the payload is in staging
+	ready    bool // WRITE: true exactly when the source waits for the payload and it is not staged yet
+}
+
+// Start queues the transfer on its channel, on the channel's lane. Done follows.
+func (t *Transfer) Start(c *control.Channel) {
+	t.channel = c
+	m := machine{expected: t.Epoch, length: t.Length}
+	t.read, t.write = readMachine{machine: m}, writeMachine{machine: m}
+	t.staged, t.ready = false, false
+	c.Run(&t.exchange, t, t.Deadline)
+}
+
+// Cancel ends the transfer early (SPEC G-8); Done follows, possibly at once.
+func (t *Transfer) Cancel() {
+	if t.read.stage == stageCommit {
+		t.abandonCommit(lanes.Cancelled)
+		return
+	}
+	t.exchange.Cancel()
+}
+
+func (t *Transfer) lane() *lanes.Lane { return t.channel.Lane() }
+
+func (t *Transfer) direct() bool { return t.lane().Policy.Direct }
+
+// Begin sends the request (control.Work).
+func (t *Transfer) Begin(c *control.Channel) {
+	operation := netproto.OperationTCPRead
+	access := segments.Exclusive
+	if t.Direction == lanes.Write {
+		operation, access = netproto.OperationTCPWrite, segments.Shared
+	}
+	if fault := t.prepare(access); fault != nil {
+		c.Finish() // nothing was posted: the stream is clean
+		t.end(lanes.Outcome{Err: fault, Drained: true})
+		return
+	}
+	c.Send(netproto.AppendRequest(c.Out()[:0], netproto.Request{
+		Operation: operation, Epoch: t.Epoch, Region: t.Region, Offset: t.Offset, Length: t.Length,
+	}), nil)
+}
+
+// prepare leases the range itself (direct) or takes an owned buffer (SPEC T-1, T-2).
+func (t *Transfer) prepare(access segments.Access) *lanes.Fault {
+	if t.direct() {
+		lease, err := t.Local.Lease(t.LocalOffset, t.Length, access)
+		if err != nil {
+			return &lanes.Fault{Cause: lanes.Conflicted, Stage: "lease", Err: err}
+		}
+		t.lease = lease
+		return nil
+	}
+	staging, err := t.lane().Arena.Get(t.Length)
+	if err != nil {
+		return &lanes.Fault{Cause: lanes.Exhausted, Stage: "staging", Err: err}
+	}
+	t.staging = staging
+	return nil
+}
+
+// payload is where the payload goes to, or comes from.
+func (t *Transfer) payload() []byte {
+	if t.lease.Held() {
+		return t.lease.Bytes()
+	}
+	return t.staging.Bytes(t.Length)
+}
+
+// Sent (control.Work).
+func (t *Transfer) Sent(int) {
+	in := t.channel.In()[:netproto.ReplySize]
+	if t.Direction == lanes.Read {
+		t.read.sent()
+		t.channel.Receive(in, t.payload(), netproto.ReplySize)
+		return
+	}
+	t.write.sent()
+	t.channel.Receive(in, nil, netproto.ReplySize)
+	if t.write.stage == stageReady {
+		t.stage() // while the request travels
+	}
+}
+
+// Received (control.Work).
+func (t *Transfer) Received(n int) {
+	if t.Direction == lanes.Read {
+		t.received(n)
+		return
+	}
+	t.write.reply(t.channel.In()[:netproto.ReplySize])
+	switch {
+	case t.write.stage == stagePayload:
+		t.ready = true
+		t.sendPayload()
+	case t.write.stage == stageReceipt:
+		t.channel.Receive(t.channel.In()[:netproto.ReplySize], nil, netproto.ReplySize)
+	default:
+		t.conclude(&t.write.machine)
+	}
+}
+
+// conclude ends a transfer whose exchange is over.
+func (t *Transfer) conclude(m *machine) {
+	if m.violated {
+		t.channel.Break(m.fault.Stage, m.fault.Err) // Failed follows
+		return
+	}
+	t.channel.Finish()
+	if m.fault != nil {
+		t.end(lanes.Outcome{Err: m.fault, Drained: true})
+		return
+	}
+	counts := &t.lane().Counts
+	counts.WritesDone.Add(1)
+	counts.BytesWritten.Add(t.Length)
+	t.end(lanes.Outcome{Bytes: t.Length, Remote: lanes.EffectComplete, Drained: true})
+}
+
+// stage copies the input into the owned buffer under its lease; false while another access
+// conflicts.
+func (t *Transfer) stage() bool {
+	if t.staged || t.direct() {
+		return true
+	}
+	lease, err := t.Local.Lease(t.LocalOffset, t.Length, segments.Shared)
+	if err != nil {
+		return false
+	}
+	copy(t.staging.Bytes(t.Length), lease.Bytes())
+	lease.Return()
+	t.staged = true
+	return true
+}
+
+func (t *Transfer) sendPayload() {
+	if t.stage() {
+		t.ready = false
+		t.channel.Send(t.payload(), nil)
+		return
+	}
+	t.again()
+}
+
+func (t *Transfer) again() {
+	t.lane().Counts.ConflictRetries.Add(1)
+	t.lane().Arm(&t.retry, t.lane().Now().After(conflictRetry), t)
+}
+
+// Expire looks again for a conflicting lease (reactor.TimerHandler).
+func (t *Transfer) Expire(*reactor.Timer, reactor.Instant) {
+	if t.Direction == lanes.Write {
+		t.sendPayload()
+		return
+	}
+	t.commit()
+}
+
+// received goes on with a READ.
+func (t *Transfer) received(n int) {
+	if t.read.stage == stageReply {
+		t.read.reply(t.channel.In()[:netproto.ReplySize], uint64(n-netproto.ReplySize))
+	} else {
+		t.read.payload(uint64(n))
+	}
+	switch t.read.stage {
+	case stagePayload:
+		rest := t.payload()[t.read.got:]
+		t.channel.Receive(rest, nil, len(rest))
+	case stageCommit:
+		t.channel.Finish() // the stream is clean; what remains is ours
+		t.commit()
+	default:
+		t.conclude(&t.read.machine)
+	}
+}
+
+// commit puts the complete payload into the local range, in one step under its lease (SPEC T-1).
+func (t *Transfer) commit() {
+	if !t.lease.Held() {
+		lease, err := t.Local.Lease(t.LocalOffset, t.Length, segments.Exclusive)
+		if err != nil {
+			if t.lane().Now() >= t.Deadline {
+				t.abandonCommit(lanes.Deadline)
+				return
+			}
+			t.again()
+			return
+		}
+		copy(lease.Bytes(), t.staging.Bytes(t.Length))
+		t.lease = lease
+	}
+	t.read.committed()
+	counts := &t.lane().Counts
+	counts.ReadsDone.Add(1)
+	counts.BytesRead.Add(t.Length)
+	t.end(lanes.Outcome{Bytes: t.Length, Local: lanes.EffectComplete, Drained: true})
+}
+
+// abandonCommit ends a READ whose payload is here but whose range stayed leased to another access.
+func (t *Transfer) abandonCommit(cause lanes.Cause) {
+	t.end(lanes.Outcome{Err: &lanes.Fault{Cause: cause, Stage: "commit", Err: segments.ErrConflict}, Drained: true})
+}
+
+// Failed (control.Work). The channel calls it once the kernel has given every buffer back.
+func (t *Transfer) Failed(f control.Failure) {
+	outcome := lanes.Outcome{Err: f.Fault, Drained: !f.Retained}
+	if !f.Begun {
+		t.end(outcome)
+		return
+	}
+	m := &t.read.machine
+	if t.Direction == lanes.Write {
+		m = &t.write.machine
+	}
+	if f.Fault.Stage == "" {
+		f.Fault.Stage = m.stage.String()
+	}
+	if t.Direction == lanes.Write {
+		if t.write.unsure(t.write.reached(f.Fault), f.Sent) {
+			outcome.Remote = lanes.EffectUnknown
+		}
+	} else if t.lease.Held() && t.readTouched(f) {
+		outcome.Local = lanes.EffectPartial
+	}
+	t.end(outcome)
+}
+
+// readTouched is true exactly when a direct READ's socket has written into the local range.
+func (t *Transfer) readTouched(f control.Failure) bool {
+	return t.read.got > 0 || t.read.stage == stagePayload && f.Received > 0 || f.Received > netproto.ReplySize
+}
+
+// end gives everything back and reports. Proof: the exchange has ended, so the kernel holds no
+// buffer of this transfer.
+func (t *Transfer) end(o lanes.Outcome) {
+	lane := t.lane()
+	lane.Disarm(&t.retry)
+	if t.lease.Held() {
+		t.lease.Return()
+	}
+	if t.staging.Held() {
+		lane.Arena.Put(&t.staging)
+	}
+	if o.Err != nil {
+		lane.Counts.TransfersFailed.Add(1)
+	}
+	t.read.stage, t.write.stage = stageDone, stageDone
+	t.Outcome = o
+	t.Done(t)
+}
