@@ -3,13 +3,18 @@ package netproto
 import (
 	"bytes"
 	"errors"
+	"maps"
 	"math"
+	"slices"
 	"testing"
 )
 
 // Every fuzz target starts from the golden vectors and the committed corpus in testdata/fuzz, and
 // demands of any input (W-15): no panic; a refusal is a *FrameError with a known status that refuses;
 // what is accepted gives the same bytes when it is encoded again.
+
+// sortedNames keeps the numbers of the seeds stable.
+func sortedNames[V any](vectors map[string]V) []string { return slices.Sorted(maps.Keys(vectors)) }
 
 // checkOutcome compares one decoding with the rules above.
 func checkOutcome(t *testing.T, in, again []byte, err error) {
@@ -28,7 +33,7 @@ func checkOutcome(t *testing.T, in, again []byte, err error) {
 
 // proves W-16
 func FuzzRequest(f *testing.F) {
-	for name := range goldenRequests {
+	for _, name := range sortedNames(goldenRequests) {
 		f.Add(readHex(f, name))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -51,7 +56,7 @@ func FuzzRequest(f *testing.F) {
 
 // proves W-16
 func FuzzReply(f *testing.F) {
-	for name := range goldenReplies {
+	for _, name := range sortedNames(goldenReplies) {
 		f.Add(readHex(f, name))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -62,7 +67,7 @@ func FuzzReply(f *testing.F) {
 
 // proves W-16
 func FuzzDescriptor(f *testing.F) {
-	for name := range goldenDescriptors {
+	for _, name := range sortedNames(goldenDescriptors) {
 		f.Add(readHex(f, name))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -80,7 +85,8 @@ func FuzzDescriptor(f *testing.F) {
 
 // proves W-16
 func FuzzNotifyBody(f *testing.F) {
-	for name, n := range goldenBodies {
+	for _, name := range sortedNames(goldenBodies) {
+		n := goldenBodies[name]
 		f.Add(uint64(len(n.Name)), uint64(len(n.Message)), readHex(f, name))
 	}
 	f.Fuzz(func(t *testing.T, nameLength, messageLength uint64, b []byte) {
@@ -99,7 +105,7 @@ func FuzzNotifyBody(f *testing.F) {
 // proves W-16
 // field case F-31
 func FuzzReader(f *testing.F) {
-	for name := range goldenRequests {
+	for _, name := range sortedNames(goldenRequests) {
 		f.Add(readHex(f, name), []byte{1, 11, 17, 23})
 	}
 	f.Fuzz(func(t *testing.T, b, cuts []byte) {
