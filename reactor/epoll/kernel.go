@@ -147,7 +147,7 @@ func (k *Kernel) Submit(op *reactor.Operation) {
 
 // refuse lets an operation complete with an error that was found before any system call.
 func (k *Kernel) refuse(slot int32, e syscall.Errno) {
-	k.operations.At(slot).Note = uint32(e)
+	k.operations.At(slot).Refused = e
 	k.operations.Push(slot)
 }
 

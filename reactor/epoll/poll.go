@@ -99,8 +99,8 @@ func (k *Kernel) glance(c *reactor.Completion) bool {
 func (k *Kernel) perform(slot int32, c *reactor.Completion) bool {
 	r := k.operations.At(slot)
 	switch {
-	case r.Note != 0:
-		*c = reactor.Completion{Ticket: r.Ticket, Descriptor: r.Descriptor, Err: syscall.Errno(r.Note)}
+	case r.Refused != 0:
+		*c = reactor.Completion{Ticket: r.Ticket, Descriptor: r.Descriptor, Err: r.Refused}
 	case r.Cancelled:
 		socket.Cancelled(&r.Operation, c)
 	case r.Kind == reactor.Watch:
@@ -185,7 +185,7 @@ func (k *Kernel) watch(r *socket.Record, c *reactor.Completion) bool {
 
 // finish forgets an operation whose completion is out.
 func (k *Kernel) finish(slot int32, r *socket.Record) {
-	if r.Note == 0 {
+	if r.Refused == 0 {
 		k.endpoints.At(r.Descriptor).Seated[socket.SeatOf(r.Kind)] = socket.NoSlot
 	}
 	if k.hot == slot {

@@ -1,6 +1,8 @@
 package socket
 
 import (
+	"syscall"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/orbitte/orbitte/reactor"
@@ -28,6 +30,8 @@ type Record struct {
 	Cancelled bool
 	// Ready is true exactly when an event said that the descriptor is ready since the last try.
 	Ready bool
+	// Refused is the error found when the operation was submitted, or 0. Such an operation has no seat.
+	Refused syscall.Errno
 	// Note is the kernel's own, zero at first.
 	Note uint32
 
@@ -139,6 +143,11 @@ func (o *Operations) Pop() int32 {
 
 // Peek returns the oldest operation of the FIFO, or NoSlot.
 func (o *Operations) Peek() int32 { return o.head }
+
+// Valid says that a slot holds an operation; any number may be asked for.
+func (o *Operations) Valid(slot int32) bool {
+	return slot >= 0 && int(slot) < len(o.used) && o.used[slot]
+}
 
 // Cancelled fills c for an operation that Cancel ended before the system did anything.
 func Cancelled(op *reactor.Operation, c *reactor.Completion) {

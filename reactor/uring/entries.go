@@ -1,0 +1,146 @@
+package uring
+
+import (
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/orbitte/orbitte/reactor"
+	"github.com/orbitte/orbitte/reactor/socket"
+)
+
+// polling is the lowest bit of a record's Note: true exactly when its entry waits for readiness and transfers
+// nothing. The other bits are the entry's sequence number, so that a Note in the ring is never zero.
+const polling = 1
+
+// number gives the operation's next entry its identity.
+func (k *Kernel) number(slot int32, r *socket.Record, kind uint32) uint64 {
+	k.sequence += 2
+	if k.sequence == 0 {
+		k.sequence = 2
+	}
+	r.Note = k.sequence | kind
+	return userData(slot, r.Note)
+}
+
+// await leaves an operation to the ring until its descriptor is ready. walk has seen to it that there is room.
+func (k *Kernel) await(slot int32, r *socket.Record, events uint32) {
+	entry := k.ring.GetSQE()
+	entry.PreparePollAdd(int32(r.Descriptor), events)
+	entry.UserData = k.number(slot, r, polling)
+}
+
+// transferEntry leaves a Receive or Send to the ring; blocked says that trying before waiting is in vain.
+func (k *Kernel) transferEntry(slot int32, r *socket.Record, blocked bool) syscall.Errno {
+	first := r.Buffers[0][:min(len(r.Buffers[0]), socket.CallBytes)]
+	second := r.Buffers[1][:min(len(r.Buffers[1]), socket.CallBytes-len(first))]
+	if len(first) == 0 {
+		first, second = second, nil
+	}
+	var b *block
+	if len(second) > 0 {
+		var err error
+		if b, err = k.blocks.at(slot); err != nil {
+			return unix.ENOMEM
+		}
+		b.point(first, second)
+	}
+	entry, fd := k.ring.GetSQE(), int32(r.Descriptor)
+	switch {
+	case r.Kind == reactor.Receive && b == nil:
+		entry.PrepareRecv(fd, first, 0)
+	case r.Kind == reactor.Receive:
+		entry.PrepareRecvMsg(fd, b, 0)
+	case b == nil:
+		entry.PrepareSend(fd, first, unix.MSG_NOSIGNAL)
+	default:
+		entry.PrepareSendMsg(fd, b, unix.MSG_NOSIGNAL)
+	}
+	if blocked && k.pollFirst {
+		entry.Priority = recvSendPollFirst
+	} else if !blocked {
+		k.eager++
+	}
+	entry.UserData = k.number(slot, r, 0)
+	return 0
+}
+
+// reap turns completion events into completions, without a system call.
+func (k *Kernel) reap(out []reactor.Completion) int {
+	n := 0
+	for n < len(out) {
+		event := k.ring.PeekCQE()
+		if event == nil {
+			break
+		}
+		taken := *event
+		k.ring.CQAdvance(1)
+		if k.settle(&taken, &out[n]) {
+			n++
+		}
+	}
+	return n
+}
+
+// settle handles one completion event; true when it ends an operation and c is filled.
+func (k *Kernel) settle(event *CompletionEvent, c *reactor.Completion) bool {
+	switch event.UserData {
+	case wakeData:
+		k.wakerAnswered(event)
+		return false
+	case cancelData:
+		return false // the entry that it ended, or not, answers for itself
+	}
+	slot, sequence := int32(uint32(event.UserData)), uint32(event.UserData>>32)
+	if !k.operations.Valid(slot) || k.operations.At(slot).Note != sequence {
+		k.counters.Unwatched++
+		return false
+	}
+	r := k.operations.At(slot)
+	r.Note = 0
+	if !k.result(slot, r, event.Result, sequence&polling != 0, c) {
+		return false
+	}
+	k.finish(slot, r)
+	return true
+}
+
+// result judges an entry's answer; true when it ends the operation, otherwise it is queued again.
+func (k *Kernel) result(slot int32, r *socket.Record, result int32, polled bool, c *reactor.Completion) bool {
+	*c = reactor.Completion{Ticket: r.Ticket, Descriptor: r.Descriptor}
+	e := syscall.Errno(0)
+	if result < 0 {
+		e = syscall.Errno(-result)
+	}
+	switch {
+	case e == 0 && !polled:
+		c.N = int(result)
+		k.load += c.N / bytesPerLoad
+		k.endpoints.At(r.Descriptor).Learn(socket.SeatOf(r.Kind), c.N, socket.Asked(&r.Operation))
+		return true
+	case r.Cancelled && (polled || e == unix.ECANCELED || e == unix.EAGAIN || e == unix.EINTR):
+		c.Err = unix.ECANCELED
+		return true
+	case e == 0 && r.Kind == reactor.Watch:
+		return true
+	case e == 0, e == unix.EAGAIN, e == unix.EINTR, e == unix.ECANCELED:
+		// Ready to be tried; or the system gave the entry back: signals, old kernels, and the end of the
+		// thread that submitted it do that.
+		r.Ready = e == 0 || e == unix.EAGAIN
+		k.operations.Push(slot)
+		return false
+	}
+	c.Err = e
+	return true
+}
+
+// wakerAnswered notes whether the eventfd is still watched. Whether there was a Wake, Take tells.
+func (k *Kernel) wakerAnswered(event *CompletionEvent) {
+	if event.Flags&cqeMore != 0 {
+		return
+	}
+	k.watched = false
+	if event.Result == -int32(unix.EINVAL) {
+		k.multishot = false // Linux before 5.13
+	}
+}

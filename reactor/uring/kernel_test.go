@@ -1,0 +1,285 @@
+package uring
+
+import (
+	"bytes"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/orbitte/orbitte/reactor"
+)
+
+// A frame costs its sender one call, and its receiver one: the enter that submits and waits also receives.
+func TestFrameCostsOneCallToSendAndOneToReceive(t *testing.T) {
+	r := newRig(t, Options{})
+	client, server := r.pair()
+	buffer := make([]byte, 4096)
+	frame := make([]byte, 64)
+	exchange := func() {
+		got := r.receive(server, buffer)
+		sent := r.send(client, frame)
+		r.want(sent, 64, nil)
+		r.want(got, 64, nil)
+	}
+	for range 3 {
+		exchange()
+	}
+	before := r.Counters()
+	const frames = 100
+	for range frames {
+		exchange()
+	}
+	after := r.Counters()
+	if got := after.Crossings - before.Crossings; got != 2*frames {
+		t.Errorf("%d frames cost %d crossings, want %d", frames, got, 2*frames)
+	}
+	r.end(client, server)
+}
+
+// Looks at an idle ring make no system call.
+func TestSpinningOnAnIdleRingCostsNoCall(t *testing.T) {
+	r := newRig(t, Options{})
+	client, server := r.pair()
+	got := r.receive(server, make([]byte, 8))
+	r.none()
+	before := r.Counters().Crossings
+	for range 1000 {
+		r.none()
+	}
+	if n := r.Counters().Crossings - before; n != 0 {
+		t.Errorf("%d system calls", n)
+	}
+	r.want(r.send(client, []byte("x")), 1, nil)
+	r.want(got, 1, nil)
+	r.end(client, server)
+}
+
+// Many small operations meet in one call.
+func TestQueuedSmallSendsGoInOneCall(t *testing.T) {
+	r := newRig(t, Options{})
+	const streams = 16
+	var clients, servers [streams]reactor.Descriptor
+	for i := range streams {
+		clients[i], servers[i] = r.pair()
+	}
+	before := r.Counters().Crossings
+	for i := range streams {
+		r.send(clients[i], []byte("x"))
+	}
+	out := make([]reactor.Completion, streams)
+	for done := 0; done < streams; {
+		done += r.Poll(out, r.Now().After(time.Second))
+	}
+	if n := r.Counters().Crossings - before; n != 1 {
+		t.Errorf("%d sends cost %d crossings", streams, n)
+	}
+	r.end(clients[:]...)
+	r.end(servers[:]...)
+}
+
+// proves L-6
+func TestExchangeAllocatesNothing(t *testing.T) {
+	r := newRig(t, Options{})
+	client, server := r.pair()
+	buffer := make([]byte, 4096)
+	header, payload := make([]byte, 52), make([]byte, 1000)
+	var out [4]reactor.Completion
+	n := testing.AllocsPerRun(200, func() {
+		r.start(reactor.Operation{Kind: reactor.Receive, Descriptor: server, Buffers: [2][]byte{buffer[:52], buffer[52:]}})
+		w := r.start(reactor.Operation{Kind: reactor.Watch, Descriptor: client})
+		r.Poll(out[:], 0) // both are in the ring now
+		r.Cancel(w)
+		r.start(reactor.Operation{Kind: reactor.Send, Descriptor: client, Buffers: [2][]byte{header, payload}})
+		for done := 0; done < 3; {
+			done += r.Poll(out[:], r.Now().After(time.Second))
+		}
+	})
+	if n != 0 {
+		t.Errorf("%v allocations per exchange", n)
+	}
+	r.end(client, server)
+}
+
+// The bytes of two buffers land where they belong when the ring itself receives and sends.
+func TestRingFillsTwoBuffersAndSendsTwo(t *testing.T) {
+	r := newRig(t, Options{})
+	client, server := r.pair()
+	head, body := make([]byte, 5), make([]byte, 100)
+	got := r.start(reactor.Operation{Kind: reactor.Receive, Descriptor: server, Buffers: [2][]byte{head, body}})
+	r.none()
+	r.endpoints.At(client).Blocked[1] = true // so that the send goes through the ring
+	sent := r.start(reactor.Operation{Kind: reactor.Send, Descriptor: client, Buffers: [2][]byte{[]byte("header"), []byte("payload")}})
+	seen := map[reactor.Ticket]reactor.Completion{}
+	for range 2 {
+		c := r.next()
+		seen[c.Ticket] = c
+	}
+	if seen[sent].N != 13 || seen[got].N != 13 {
+		t.Fatalf("%+v", seen)
+	}
+	if text := string(head) + string(body[:8]); text != "headerpayload" {
+		t.Errorf("got %q", text)
+	}
+	r.end(client, server)
+}
+
+// field case F-14: a buffer whose Receive was cancelled is never written after the completion.
+func TestCancelledBufferStaysUntouched(t *testing.T) {
+	r := newRig(t, Options{})
+	client, server := r.pair()
+	buffer := make([]byte, 64)
+	poison := bytes.Repeat([]byte{0xa5}, len(buffer))
+	for round := range 50 {
+		copy(buffer, poison)
+		got := r.receive(server, buffer)
+		r.none()
+		if round%2 == 0 {
+			r.want(r.send(client, []byte("late")), 4, nil)
+		}
+		r.Cancel(got)
+		c := r.next()
+		if c.Ticket != got || c.Err != nil && c.Err != unix.ECANCELED {
+			t.Fatalf("%+v", c)
+		}
+		copy(buffer, poison)
+		if round%2 != 0 {
+			r.want(r.send(client, []byte("late")), 4, nil)
+		}
+		for range 5 {
+			r.none()
+		}
+		if !bytes.Equal(buffer, poison) {
+			t.Fatalf("round %d: the buffer changed after the end of its operation", round)
+		}
+		if c.Err != nil { // the bytes are still to come
+			r.want(r.receive(server, make([]byte, 64)), 4, nil)
+		}
+	}
+	r.end(client, server)
+}
+
+func descriptorsAndMappings(t *testing.T) (descriptors, mappings int) {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries), strings.Count(string(maps), "io_uring")
+}
+
+func TestOpenAndShutdownLeaveNothing(t *testing.T) {
+	round := func(any bool) {
+		k, err := New(Options{AnyThread: any})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := k.Bind(); err != nil {
+			t.Fatal(err)
+		}
+		var out [1]reactor.Completion
+		k.Poll(out[:], k.Now().After(time.Microsecond)) // the ring waits for the eventfd now
+		if _, err := k.blocks.at(300); err != nil {
+			t.Fatal(err)
+		}
+		if err := k.Shutdown(); err != nil {
+			t.Fatal(err)
+		}
+		if err := k.Shutdown(); err != nil {
+			t.Fatal("second shutdown:", err)
+		}
+		k.Wake()
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	round(false)
+	descriptors, mappings := descriptorsAndMappings(t)
+	private := anonymous(t)
+	for i := range 100 {
+		round(i%2 == 0)
+	}
+	if d, m := descriptorsAndMappings(t); d != descriptors || m != mappings {
+		t.Errorf("descriptors %d → %d, mappings of rings %d → %d", descriptors, d, mappings, m)
+	}
+	if now := anonymous(t); now > private+20 { // the Go heap may add a few of its own
+		t.Errorf("mappings %d → %d", private, now)
+	}
+}
+
+// anonymous counts all mappings of the process.
+func anonymous(t *testing.T) int {
+	t.Helper()
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Count(string(maps), "\n")
+}
+
+// The end of a thread makes the system give back what that thread submitted; the operation goes on.
+func TestOperationSurvivesTheThreadThatSubmittedIt(t *testing.T) {
+	r := newRig(t, Options{AnyThread: true})
+	client, server := r.pair()
+	got := r.receive(server, make([]byte, 8))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		var out [1]reactor.Completion
+		if n := r.Poll(out[:], r.Now().After(time.Millisecond)); n != 0 {
+			t.Errorf("completed: %+v", out[0])
+		}
+	}()
+	<-done
+	var out [1]reactor.Completion
+	for end := r.Now().After(50 * time.Millisecond); r.Now() < end; {
+		if r.Poll(out[:], r.Now().After(time.Millisecond)) != 0 {
+			t.Fatalf("completed: %+v", out[0])
+		}
+	}
+	r.want(r.send(client, []byte("alive")), 5, nil)
+	r.want(got, 5, nil)
+	r.end(client, server)
+}
+
+// field case F-22
+func TestWaitEndsAtItsTimeAndNotBefore(t *testing.T) {
+	r := newRig(t, Options{})
+	var out [1]reactor.Completion
+	for _, d := range []time.Duration{-1, 0, time.Millisecond, 50 * time.Millisecond} {
+		until := r.Now() + reactor.Instant(d)
+		if n := r.Poll(out[:], until); n != 0 {
+			t.Fatal(n)
+		}
+		if now := r.Now(); now < until {
+			t.Errorf("%v: returned %d ns early", d, until-now)
+		}
+	}
+	if w := r.Counters().Waits; w < 2 {
+		t.Errorf("%d blocking waits, want at least 2", w)
+	}
+}
+
+// An older kernel without multishot poll: each wake-up needs a new entry.
+func TestWakeWithoutMultishot(t *testing.T) {
+	r := newRig(t, Options{})
+	r.multishot = false
+	var out [1]reactor.Completion
+	for range 5 {
+		time.AfterFunc(time.Millisecond, r.Wake)
+		before := r.Now()
+		if n := r.Poll(out[:], r.Now().After(5*time.Second)); n != 0 {
+			t.Fatal(n)
+		}
+		if r.Now() > before.After(4*time.Second) {
+			t.Fatal("the wake-up was lost")
+		}
+	}
+}
