@@ -56,10 +56,15 @@ func boundedSlice(r *rig) {
 	k := r.kernel()
 	listener, bound := r.listen(k, r.IPv4)
 	const streams = 12
-	var receives []reactor.Ticket
+	var readers []reactor.Descriptor
 	for range streams {
 		c, s := r.join(k, listener, bound, k)
 		r.must(r.send(k, c, r.text("x")))
+		readers = append(readers, s)
+	}
+	r.pass(2 * time.Millisecond)
+	var receives []reactor.Ticket
+	for _, s := range readers {
 		receives = append(receives, r.receive(k, s, r.memory(1)))
 	}
 	ended := 0

@@ -21,6 +21,7 @@ type rig struct {
 	operations  map[reactor.Ticket]*operation
 	last        reactor.Ticket
 	out         []reactor.Completion
+	lent        [][]byte
 }
 
 type ownedDescriptor struct {
@@ -62,7 +63,7 @@ func (r *rig) memory(n int) []byte {
 	if err != nil {
 		r.Fatalf("map %d bytes: %v", n, err)
 	}
-	r.Cleanup(func() { _ = syscall.Munmap(m) })
+	r.lent = append(r.lent, m)
 	return m[:n]
 }
 
@@ -312,6 +313,12 @@ func (r *rig) finish() {
 		if err := r.shutdown(k); err != nil {
 			r.Error(err)
 		}
+	}
+	if r.Failed() {
+		return // something may still be written to; keep the memory
+	}
+	for _, m := range r.lent {
+		_ = syscall.Munmap(m)
 	}
 }
 

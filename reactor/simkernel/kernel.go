@@ -1,0 +1,254 @@
+package simkernel
+
+import (
+	"net/netip"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/orbitte/orbitte/reactor"
+)
+
+// Kernel is one kernel of a simulated process; it implements reactor.Kernel. A blocking Poll outside
+// the world's steps lets the other parts of the world go on and moves the clock; inside a step it notes
+// until when it would wait and returns.
+type Kernel struct {
+	world    *World
+	process  *Process
+	ready    queue
+	all      *operation // newest first
+	free     *operation
+	live     int
+	until    reactor.Instant // what an empty Poll waits for; in the past otherwise
+	woken    atomic.Bool
+	dead     bool
+	counters reactor.Counters
+}
+
+var _ reactor.Kernel = (*Kernel)(nil)
+
+// Kernel opens one more kernel of the process: one for each loop.
+func (p *Process) Kernel() *Kernel {
+	k := &Kernel{world: p.world, process: p, until: reactor.Past, dead: p.killed}
+	p.kernels = append(p.kernels, k)
+	p.world.kernels = append(p.world.kernels, k)
+	return k
+}
+
+// Name is "sim".
+func (k *Kernel) Name() string { return "sim" }
+
+// Now reads the virtual clock.
+func (k *Kernel) Now() reactor.Instant { return k.world.Now() }
+
+// At converts a time of World.Time's wall clock.
+func (k *Kernel) At(t time.Time) reactor.Instant { return k.world.at(t) }
+
+// Bind succeeds, unless the process was killed (ESRCH).
+func (k *Kernel) Bind() error {
+	if k.dead {
+		return syscall.ESRCH
+	}
+	return nil
+}
+
+// Listen makes a listener on the process's host.
+func (k *Kernel) Listen(a netip.AddrPort, o reactor.SocketOptions) (reactor.Descriptor, netip.AddrPort, error) {
+	if k.dead {
+		return reactor.NoDescriptor, netip.AddrPort{}, syscall.ESRCH
+	}
+	s, err := k.process.listen(a, o)
+	if err != nil {
+		return reactor.NoDescriptor, netip.AddrPort{}, err
+	}
+	return s.descriptor, s.address, nil
+}
+
+// Open makes an unconnected stream.
+func (k *Kernel) Open(a netip.AddrPort, o reactor.SocketOptions) (reactor.Descriptor, error) {
+	p := k.process
+	switch errno := p.faults.open.take(); {
+	case k.dead:
+		return reactor.NoDescriptor, syscall.ESRCH
+	case !a.Addr().IsValid():
+		return reactor.NoDescriptor, syscall.EAFNOSUPPORT
+	case errno != 0:
+		return reactor.NoDescriptor, errno
+	case p.full():
+		return reactor.NoDescriptor, syscall.EMFILE
+	}
+	s := &socket{family: a.Addr(), options: o}
+	if _, err := s.congestion(o); err != nil {
+		return reactor.NoDescriptor, err
+	}
+	return p.install(s), nil
+}
+
+// Tune replaces a stream's options.
+func (k *Kernel) Tune(d reactor.Descriptor, o reactor.SocketOptions) (string, error) {
+	s := k.process.find(d)
+	if s == nil || k.dead {
+		return "", syscall.EBADF
+	}
+	name, err := s.congestion(o)
+	if err != nil {
+		return "", err
+	}
+	s.options = o
+	if c := s.connection; c != nil && (c.dark(ToServer) || c.dark(ToClient)) {
+		c.startKeepalive(s.side)
+	}
+	return name, nil
+}
+
+// Submit puts an operation in line; it is tried in Poll.
+func (k *Kernel) Submit(op *reactor.Operation) {
+	if k.dead {
+		return
+	}
+	if (op.Kind == reactor.Receive || op.Kind == reactor.Send) && len(op.Buffers[0])+len(op.Buffers[1]) == 0 {
+		panic("simkernel: receive or send submitted with two empty buffers, which says nothing")
+	}
+	o := k.free
+	if o == nil {
+		o = &operation{kernel: k}
+	} else {
+		k.free = o.later
+	}
+	*o = operation{Operation: *op, kernel: k, socket: k.process.find(op.Descriptor), later: k.all}
+	if k.all != nil {
+		k.all.earlier = o
+	}
+	k.all = o
+	k.live++
+	k.counters.Submitted++
+	o.attach()
+	k.ready.push(o)
+}
+
+// Cancel marks an operation; whether it ends cancelled is decided when it is tried.
+func (k *Kernel) Cancel(t reactor.Ticket) {
+	for o := k.all; o != nil; o = o.later {
+		if o.Ticket == t {
+			o.cancelled = true
+			o.requeue()
+			return
+		}
+	}
+}
+
+// release ends an operation and keeps its memory for the next one.
+func (k *Kernel) release(o *operation) {
+	if o.socket != nil {
+		*o.slot() = nil
+	}
+	if o.earlier == nil {
+		k.all = o.later
+	} else {
+		o.earlier.later = o.later
+	}
+	if o.later != nil {
+		o.later.earlier = o.earlier
+	}
+	*o = operation{kernel: k, later: k.free}
+	k.free = o
+	k.live--
+}
+
+// Poll tries what is in line; see Kernel for how it waits.
+func (k *Kernel) Poll(out []reactor.Completion, until reactor.Instant) int {
+	k.until = reactor.Past
+	k.world.moveTo(k.world.Now())
+	for waited := false; ; waited = true {
+		if n := k.perform(out); n > 0 {
+			return n
+		}
+		if until <= k.world.Now() && !waited && !k.world.stepping {
+			k.world.look()
+		}
+		if k.dead || until <= k.world.Now() || k.woken.Swap(false) {
+			return 0
+		}
+		if !waited {
+			k.counters.Waits++
+			k.counters.Crossings++
+		}
+		if k.world.stepping {
+			k.until = until
+			return 0
+		}
+		if waited && until == reactor.Forever && k.world.fruitless > 0 {
+			return 0 // nothing lies ahead; only a Wake could help
+		}
+		k.world.wait(until)
+	}
+}
+
+func (k *Kernel) perform(out []reactor.Completion) int {
+	n, tries := 0, 0
+	for n < len(out) {
+		o := k.ready.pop()
+		if o == nil {
+			break
+		}
+		k.counters.Crossings++
+		tries++
+		c, done := o.try()
+		if !done {
+			continue
+		}
+		if c.Err == syscall.ECANCELED {
+			k.counters.Cancelled++
+		}
+		k.counters.Completed++
+		out[n] = c
+		n++
+		k.release(o)
+	}
+	if tries > 0 {
+		k.world.Advance(time.Duration(tries) * k.world.options.CallCost)
+	}
+	return n
+}
+
+// Close ends a descriptor of the process.
+func (k *Kernel) Close(d reactor.Descriptor) error {
+	s := k.process.find(d)
+	if s == nil || k.dead {
+		return syscall.EBADF
+	}
+	if s.busy() {
+		return syscall.EBUSY
+	}
+	s.end(false)
+	k.process.remove(s)
+	return nil
+}
+
+// Wake may be called from any goroutine.
+func (k *Kernel) Wake() { k.woken.Store(true) }
+
+// Shutdown takes the kernel out of its world.
+func (k *Kernel) Shutdown() error {
+	if k.live > 0 {
+		return syscall.EBUSY
+	}
+	k.die()
+	return nil
+}
+
+// die ends the kernel with whatever is outstanding.
+func (k *Kernel) die() {
+	k.dead = true
+	k.until = reactor.Past
+	k.ready, k.all, k.free, k.live = queue{}, nil, nil, 0
+	for i, other := range k.world.kernels {
+		if other == k {
+			k.world.kernels = append(k.world.kernels[:i], k.world.kernels[i+1:]...)
+			return
+		}
+	}
+}
+
+// Counters are exact: a crossing is one try of an operation, or one wait.
+func (k *Kernel) Counters() reactor.Counters { return k.counters }

@@ -1,0 +1,170 @@
+package simkernel
+
+import (
+	"fmt"
+	"math"
+	"syscall"
+
+	"github.com/orbitte/orbitte/reactor"
+)
+
+// operation is one submitted operation of a kernel. It is in the kernel's list of all operations
+// until it has ended, and in its queue exactly while queued.
+type operation struct {
+	reactor.Operation
+	kernel            *Kernel
+	socket            *socket // nil: the descriptor was unknown
+	queued, cancelled bool
+	started           bool // Connect: the request has left
+	following         *operation
+	earlier, later    *operation
+}
+
+// queue is a first-in, first-out line of operations to try.
+type queue struct{ first, last *operation }
+
+func (q *queue) push(o *operation) {
+	o.queued = true
+	o.following = nil
+	if q.last == nil {
+		q.first = o
+	} else {
+		q.last.following = o
+	}
+	q.last = o
+}
+
+func (q *queue) pop() *operation {
+	o := q.first
+	if o == nil {
+		return nil
+	}
+	q.first = o.following
+	if q.first == nil {
+		q.last = nil
+	}
+	o.queued, o.following = false, nil
+	return o
+}
+
+// requeue puts a parked operation back in line; nothing happens when there is none, or it is in line.
+func (o *operation) requeue() {
+	if o != nil && !o.queued {
+		o.kernel.ready.push(o)
+	}
+}
+
+// slot is where the socket keeps an operation of this kind.
+func (o *operation) slot() **operation {
+	switch o.Kind {
+	case reactor.Accept, reactor.Receive:
+		return &o.socket.receiving
+	case reactor.Connect, reactor.Send:
+		return &o.socket.sending
+	}
+	return &o.socket.watching
+}
+
+// attach takes the operation's place at its socket.
+func (o *operation) attach() {
+	if o.socket == nil {
+		return
+	}
+	place := o.slot()
+	if *place != nil {
+		panic(fmt.Sprintf("simkernel: operation of kind %d submitted on descriptor %d while one of kind %d is outstanding there",
+			o.Kind, o.Descriptor, (*place).Kind))
+	}
+	*place = o
+}
+
+// try performs the operation; done is false when it has to wait.
+func (o *operation) try() (c reactor.Completion, done bool) {
+	c.Ticket = o.Ticket
+	// A cancellation and the operation's own end race: the seed decides who comes first.
+	if o.cancelled && o.kernel.world.random.IntN(2) == 0 {
+		c.Err = syscall.ECANCELED
+		return c, true
+	}
+	var errno syscall.Errno
+	switch {
+	case o.socket == nil:
+		errno, done = syscall.EBADF, true
+	case o.Kind == reactor.Accept:
+		errno, done = o.accept(&c)
+	case o.Kind == reactor.Connect:
+		errno, done = o.connect()
+	case o.Kind == reactor.Receive:
+		c.N, errno, done = o.socket.receive(o.Buffers, o.kernel.chop(o.kernel.world.options.ChopReceive))
+	case o.Kind == reactor.Send:
+		c.N, errno, done = o.socket.send(o.Buffers, o.kernel.chop(o.kernel.world.options.ChopSend))
+	default:
+		done = o.socket.ready()
+	}
+	if !done && o.cancelled {
+		errno, done = syscall.ECANCELED, true
+	}
+	if errno != 0 {
+		c.Err = errno
+	}
+	return c, done
+}
+
+// chop draws how many bytes one transfer may move.
+func (k *Kernel) chop(limit int) int {
+	if limit <= 0 {
+		return math.MaxInt
+	}
+	return 1 + k.world.random.IntN(limit)
+}
+
+func (o *operation) accept(c *reactor.Completion) (syscall.Errno, bool) {
+	s, p := o.socket, o.kernel.process
+	if s.kind != listenSocket {
+		return syscall.EINVAL, true
+	}
+	if errno := p.faults.accept.take(); errno != 0 {
+		return errno, true
+	}
+	if p.full() {
+		return syscall.EMFILE, true
+	}
+	if len(s.waiting) == 0 {
+		return 0, false
+	}
+	accepted := s.waiting[0]
+	copy(s.waiting, s.waiting[1:])
+	s.waiting = s.waiting[:len(s.waiting)-1]
+	c.Descriptor = p.install(accepted)
+	c.Address = accepted.connection.client
+	return 0, true
+}
+
+func (o *operation) connect() (syscall.Errno, bool) {
+	s := o.socket
+	if !o.started {
+		switch {
+		case s.kind != streamSocket:
+			return syscall.EINVAL, true
+		case s.connected:
+			return syscall.EISCONN, true
+		case s.connecting:
+			return syscall.EALREADY, true
+		}
+		o.started = true
+		if errno := o.kernel.process.dial(s, o.Address); errno != 0 {
+			return errno, true
+		}
+	}
+	switch {
+	case s.refusal != 0:
+		errno := s.refusal
+		s.refusal = 0
+		return errno, true
+	case s.connected && s.broken:
+		errno := s.failure
+		s.failure = 0
+		return errno, true
+	}
+	return 0, s.connected
+}

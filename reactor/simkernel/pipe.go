@@ -1,0 +1,76 @@
+package simkernel
+
+import "github.com/orbitte/orbitte/reactor"
+
+// pipe is one direction of a connection: bytes written and not yet read, of which a first part has
+// arrived.
+//
+//	read ≤ arrived ≤ written; written − read is bounded by WorldOptions.Buffer
+type pipe struct {
+	ring                   []byte // grows up to the bound
+	read, arrived, written uint64 // bytes so far
+	last                   reactor.Instant
+	closed                 bool // the writer's end was sent
+	finished               bool // the end has arrived
+	refused                bool // bytes reached a closed end and were answered with a reset
+	stalled                bool // a fault: packets of this direction vanish
+	held                   int  // bytes that vanished and will be sent again
+	heldFinish             bool
+	heldSince              reactor.Instant
+	resetAt                uint64 // a fault: reset after so many bytes; 0: none
+}
+
+func (p *pipe) available() int { return int(p.arrived - p.read) }
+
+// put copies at most limit bytes in.
+func (p *pipe) put(buffers [2][]byte, limit, bound int) int {
+	n := min(limit, len(buffers[0])+len(buffers[1]))
+	if n <= 0 {
+		return 0
+	}
+	p.grow(int(p.written-p.read)+n, bound)
+	left := n
+	for _, b := range buffers {
+		b = b[:min(len(b), left)]
+		left -= len(b)
+		for len(b) > 0 {
+			k := copy(p.ring[p.written%uint64(len(p.ring)):], b)
+			p.written += uint64(k)
+			b = b[k:]
+		}
+	}
+	return n
+}
+
+// take copies at most limit bytes out.
+func (p *pipe) take(buffers [2][]byte, limit int) int {
+	n := min(limit, p.available(), len(buffers[0])+len(buffers[1]))
+	left := n
+	for _, b := range buffers {
+		b = b[:min(len(b), left)]
+		left -= len(b)
+		for len(b) > 0 {
+			from := p.read % uint64(len(p.ring))
+			k := copy(b, p.ring[from:])
+			p.read += uint64(k)
+			b = b[k:]
+		}
+	}
+	return n
+}
+
+// grow makes room for need bytes, keeping those that are inside where the counts say they are.
+func (p *pipe) grow(need, bound int) {
+	if need <= len(p.ring) {
+		return
+	}
+	size := max(512, len(p.ring))
+	for size < need {
+		size *= 2
+	}
+	ring := make([]byte, min(size, max(bound, need)))
+	for i := p.read; i < p.written; i++ {
+		ring[i%uint64(len(ring))] = p.ring[i%uint64(len(p.ring))]
+	}
+	p.ring = ring
+}

@@ -1,0 +1,244 @@
+package simkernel
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/orbitte/orbitte/reactor"
+)
+
+// WorldOptions shape a world. Zero values choose the defaults named with each field.
+type WorldOptions struct {
+	// DelayMin and DelayMax bound how long each packet travels on a link that has no conditions of its
+	// own; 0: 5 µs and 50 µs.
+	DelayMin, DelayMax time.Duration
+	// ChopReceive and ChopSend make transfers short: each moves at most a number of bytes drawn from
+	// 1…Chop; 0 moves all that fits.
+	ChopReceive, ChopSend int
+	// Buffer is how many bytes one direction of a connection holds, in both socket buffers and on the
+	// way together; 0: 256 KiB.
+	Buffer int
+	// Descriptors is the descriptor limit of each process; 0: 1,024.
+	Descriptors int
+	// EphemeralPorts is how many local ports a host has for connecting; 0: 28,232.
+	EphemeralPorts int
+	// CallCost is how much the clock moves for each try of an operation and each look at nothing, so that
+	// a busy lane cannot stop the time; 0: 1 µs.
+	CallCost time.Duration
+	// Wall is the wall-clock time at the start; zero: the year 2100, so that a context whose deadline
+	// was made from World.Time never ends by the real clock.
+	Wall time.Time
+}
+
+func (o *WorldOptions) complete() {
+	if o.DelayMin <= 0 && o.DelayMax <= 0 {
+		o.DelayMin, o.DelayMax = 5*time.Microsecond, 50*time.Microsecond
+	}
+	o.DelayMax = max(o.DelayMin, o.DelayMax)
+	if o.Buffer <= 0 {
+		o.Buffer = 256 << 10
+	}
+	if o.Descriptors <= 0 {
+		o.Descriptors = 1024
+	}
+	if o.EphemeralPorts <= 0 {
+		o.EphemeralPorts = ephemeralPorts
+	}
+	if o.CallCost <= 0 {
+		o.CallCost = time.Microsecond
+	}
+	if o.Wall.IsZero() {
+		o.Wall = time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC)
+	}
+}
+
+const (
+	// startOfTime is the clock of a new world: not zero, so that zero instants are in the past.
+	startOfTime = reactor.Instant(time.Second)
+	// fruitlessMax is how many waits without end and without anything ahead are taken for a deadlock.
+	fruitlessMax = 1000
+)
+
+// World is one simulated network with one virtual clock. It is used from one goroutine.
+type World struct {
+	options WorldOptions
+	seed    uint64
+	random  *rand.Rand
+	now     atomic.Int64 // an Instant; read by Clock methods from any goroutine
+	offset  atomic.Int64 // how far the wall clock was stepped, in nanoseconds
+
+	events      eventHeap
+	steps       []func() bool
+	order       []int
+	stepping    bool
+	fruitless   int
+	kernels     []*Kernel
+	hosts       map[netip.Addr]*host // looked up by key only
+	links       map[route]*Link      // looked up by key only
+	connections []*Connection
+	opened      int // connections so far
+	onConnect   func(*Connection)
+}
+
+// NewWorld makes a world whose every choice follows from the seed and the calls made.
+func NewWorld(seed uint64, o WorldOptions) *World {
+	o.complete()
+	w := &World{
+		options: o, seed: seed, random: rand.New(rand.NewPCG(seed, 0x6f72626974746521)),
+		hosts: map[netip.Addr]*host{}, links: map[route]*Link{},
+	}
+	w.now.Store(int64(startOfTime))
+	return w
+}
+
+// Seed is the number the world was made from; tests print it.
+func (w *World) Seed() uint64 { return w.seed }
+
+// Now reads the virtual clock.
+func (w *World) Now() reactor.Instant { return reactor.Instant(w.now.Load()) }
+
+// Time is the world's wall clock. Deadlines of contexts are made from it.
+func (w *World) Time() time.Time {
+	return w.options.Wall.Add(time.Duration(w.Now()-startOfTime) + time.Duration(w.offset.Load()))
+}
+
+// at converts a wall-clock time by the wall clock as it stands now.
+func (w *World) at(t time.Time) reactor.Instant {
+	ahead := t.Sub(w.Time())
+	if ahead > 0 {
+		return w.Now().After(ahead)
+	}
+	if now := w.Now(); reactor.Instant(ahead) > reactor.Past+now {
+		return now + reactor.Instant(ahead)
+	}
+	return reactor.Past
+}
+
+// Add gives the world something to run in each step, such as the Progress of an engine in manual mode.
+// It says whether it did anything; when nothing did, the clock moves.
+func (w *World) Add(step func() bool) { w.steps = append(w.steps, step) }
+
+// Later calls f once when d has passed on the virtual clock.
+func (w *World) Later(d time.Duration, f func()) {
+	w.schedule(event{at: w.Now().After(d), kind: eventCall, call: f})
+}
+
+// Step runs every added function once, in an order drawn from the seed. If none did anything, it moves
+// the clock to the next event or to the next instant a kernel waits for. False means that nothing was
+// done and nothing lies ahead. Inside a step it does nothing.
+func (w *World) Step() bool {
+	if w.stepping {
+		return false
+	}
+	return w.round() || w.tick(reactor.Forever)
+}
+
+// RunUntil steps until done, and fails when the clock reaches limit or nothing lies ahead.
+func (w *World) RunUntil(done func() bool, limit reactor.Instant) error {
+	for !done() {
+		if w.Now() >= limit {
+			return &StuckError{Seed: w.seed, Now: w.Now(), Limit: limit}
+		}
+		if !w.round() && !w.tick(limit) {
+			return &StuckError{Seed: w.seed, Now: w.Now(), Limit: limit, Deadlock: true}
+		}
+	}
+	return nil
+}
+
+// StuckError says that a world did not get where a test wanted it. The seed replays it.
+type StuckError struct {
+	Seed       uint64
+	Now, Limit reactor.Instant
+	Deadlock   bool // nothing lay ahead; otherwise the limit was reached
+}
+
+func (e *StuckError) Error() string {
+	if e.Deadlock {
+		return fmt.Sprintf("simkernel: deadlock at %v: no step did anything and nothing lies ahead; SEED=%d", time.Duration(e.Now), e.Seed)
+	}
+	return fmt.Sprintf("simkernel: not done at the limit %v; SEED=%d", time.Duration(e.Limit), e.Seed)
+}
+
+// round runs the steps. Polls inside note what they wait for instead of waiting.
+func (w *World) round() bool {
+	w.stepping = true
+	defer func() { w.stepping = false }()
+	for len(w.order) < len(w.steps) {
+		w.order = append(w.order, len(w.order))
+	}
+	for i := len(w.order) - 1; i > 0; i-- {
+		j := w.random.IntN(i + 1)
+		w.order[i], w.order[j] = w.order[j], w.order[i]
+	}
+	worked := false
+	for _, i := range w.order {
+		worked = w.steps[i]() || worked
+	}
+	if worked {
+		w.fruitless = 0
+	}
+	return worked
+}
+
+// tick moves the clock to what comes next, but not past limit, and lets it happen. It says whether
+// anything came.
+func (w *World) tick(limit reactor.Instant) bool {
+	next := min(limit, w.events.next())
+	for _, k := range w.kernels {
+		if k.until > w.Now() {
+			next = min(next, k.until)
+		}
+	}
+	if next == reactor.Forever {
+		return false
+	}
+	w.moveTo(next)
+	w.fruitless = 0
+	return true
+}
+
+// wait serves a Poll that blocks outside any step: others go on, or the clock moves.
+func (w *World) wait(until reactor.Instant) {
+	if w.round() || w.tick(until) {
+		return
+	}
+	w.fruitless++
+	if w.fruitless > fruitlessMax {
+		panic((&StuckError{Seed: w.seed, Now: w.Now(), Limit: until, Deadlock: true}).Error())
+	}
+}
+
+// look serves a Poll outside any step that found nothing and must not block: it costs time, and others
+// go on meanwhile.
+func (w *World) look() {
+	w.round()
+	w.Advance(w.options.CallCost)
+}
+
+// moveTo sets the clock, unless that lies behind, and runs what is due.
+func (w *World) moveTo(t reactor.Instant) {
+	for {
+		e, due := w.events.pop(max(t, w.Now()))
+		if !due {
+			break
+		}
+		if e.at > w.Now() {
+			w.now.Store(int64(e.at))
+		}
+		w.run(e)
+	}
+	if t > w.Now() {
+		w.now.Store(int64(t))
+	}
+}
+
+// Advance moves the clock by d at once, as when the machine was suspended: timers are late, packets
+// that were due have arrived.
+func (w *World) Advance(d time.Duration) { w.moveTo(w.Now().After(d)) }
+
+// StepWall moves the wall clock by d, forwards or back; the monotonic clock stays.
+func (w *World) StepWall(d time.Duration) { w.offset.Add(int64(d)) }
