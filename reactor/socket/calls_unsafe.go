@@ -101,7 +101,10 @@ func bind(fd int, to *address) syscall.Errno {
 	return e
 }
 
-// name is getsockname(2) or getpeername(2), which trap says.
+// localName is getsockname(2), peerName is getpeername(2).
+func localName(fd int) (netip.AddrPort, syscall.Errno) { return name(unix.SYS_GETSOCKNAME, fd) }
+func peerName(fd int) (netip.AddrPort, syscall.Errno)  { return name(unix.SYS_GETPEERNAME, fd) }
+
 func name(trap uintptr, fd int) (netip.AddrPort, syscall.Errno) {
 	var a address
 	a.length = uint32(len(a.bytes))
@@ -128,8 +131,8 @@ func poll(fd int, events int16) (int16, syscall.Errno) {
 	}
 }
 
-// signal adds one to an eventfd (eventfd(2)).
-func signal(fd int) {
+// raise adds one to an eventfd (eventfd(2)).
+func raise(fd int) {
 	one := uint64(1)
 	for {
 		_, _, e := unix.RawSyscall(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(&one)), unsafe.Sizeof(one))

@@ -52,7 +52,7 @@ func listen(fd int, at netip.AddrPort, to *address, o *reactor.SocketOptions) (n
 	if err := unix.Listen(fd, backlog); err != nil {
 		return netip.AddrPort{}, callError("listen", at.String(), err)
 	}
-	bound, e := name(unix.SYS_GETSOCKNAME, fd)
+	bound, e := localName(fd)
 	if e != 0 {
 		return netip.AddrPort{}, callError("getsockname", at.String(), e)
 	}

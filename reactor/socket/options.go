@@ -157,11 +157,11 @@ func congestion(fd int) (string, error) {
 
 // sameHost says whether the stream's peer is this machine: a loopback address, or the stream's own one.
 func sameHost(fd int) bool {
-	peer, e := name(unix.SYS_GETPEERNAME, fd)
+	peer, e := peerName(fd)
 	if e != 0 || !peer.IsValid() {
 		return false
 	}
-	local, e := name(unix.SYS_GETSOCKNAME, fd)
+	local, e := localName(fd)
 	return e == 0 && isSameHost(local.Addr(), peer.Addr())
 }
 

@@ -102,11 +102,11 @@ func tryConnect(fd int, op *reactor.Operation) syscall.Errno {
 // selfConnected answers ECONNREFUSED for a socket that got connected to itself, which TCP allows when nobody
 // listens on a port of the ephemeral range and the system picks just that port for our end.
 func selfConnected(fd int) syscall.Errno {
-	local, e := name(unix.SYS_GETSOCKNAME, fd)
+	local, e := localName(fd)
 	if e != 0 {
 		return 0
 	}
-	peer, e := name(unix.SYS_GETPEERNAME, fd)
+	peer, e := peerName(fd)
 	if e == 0 && peer == local && peer.IsValid() {
 		return unix.ECONNREFUSED
 	}

@@ -40,7 +40,7 @@ func (w *Waker) Wake() {
 		return
 	}
 	if w.users.Add(1) < closedWaker {
-		signal(w.fd)
+		raise(w.fd)
 	}
 	w.users.Add(-1)
 }
