@@ -127,9 +127,9 @@ type Channel struct {
 	ended      bool   // true exactly when closed was called
 }
 
-// NewChannel makes the channel to a peer that is reachable at any of the addresses.
+// NewChannel makes the channel to a peer that is reachable at any of the addresses. Any goroutine may
+// call it; everything else about the channel happens on the pool's lane.
 func (p *Pool) NewChannel(addresses []netip.AddrPort) *Channel {
-	p.channels++
 	return &Channel{pool: p, addresses: addresses}
 }
 
@@ -326,6 +326,5 @@ func (c *Channel) settle() {
 	}
 	c.ended = true
 	c.forget()
-	c.pool.channels--
 	c.closed()
 }

@@ -11,18 +11,14 @@ import (
 // Pool holds the channels of one lane and decides about their slots (SPEC T-4): a slot is charged
 // from before the socket is made until its close is proven.
 type Pool struct {
-	lane     *lanes.Lane
-	oldest   *Channel // idle, clean channels, the longest idle first
-	newest   *Channel
-	waiting  []*Channel // for a slot that is being freed
-	channels int
+	lane    *lanes.Lane
+	oldest  *Channel // idle, clean channels, the longest idle first
+	newest  *Channel
+	waiting []*Channel // for a slot that is being freed
 }
 
 // NewPool makes the pool of a lane.
 func NewPool(lane *lanes.Lane) *Pool { return &Pool{lane: lane} }
-
-// Channels is the number of channels that are not closed.
-func (p *Pool) Channels() int { return p.channels }
 
 func (p *Pool) list(c *Channel) {
 	c.listed, c.older, c.newer = true, p.newest, nil

@@ -1,0 +1,233 @@
+package orbitte
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+
+	"github.com/orbitte/orbitte/budgets"
+)
+
+var errFreed = errors.New("the batch was freed")
+
+// Batch is an asynchronous submission (SPEC B). It belongs to the caller until Free, outlives the engine,
+// and may be used from any goroutine.
+type Batch struct {
+	engine *Engine
+	ctx    context.Context
+	stop   func() bool
+	group  *group
+	done   chan struct{} // closed when every task is terminal, and the notification, if any, has its fate
+	state  atomic.Uint32 // batchEnded | batchFreed
+	once   sync.Mutex    // guards notify's retries
+	batch  budgets.Charge
+	slots  budgets.Charge
+	report Report // valid once done is closed
+	err    error
+	hook   *hook // nil without a notification
+}
+
+const (
+	batchEnded uint32 = 1 << iota
+	batchFreed
+)
+
+// SubmitOption changes an asynchronous submission.
+type SubmitOption func(*Batch) error
+
+// NotifyAfter sends n once to the peer of each segment in the batch, after every request has succeeded
+// (SPEC N-3, N-6). A failed notification never replays data; Batch.RetryNotifications tries those again
+// that had no effect.
+func NotifyAfter(n Notification) SubmitOption {
+	return func(b *Batch) error {
+		if err := b.engine.checkNotification(n); err != nil {
+			return err
+		}
+		b.hook = &hook{batch: b, note: n}
+		return nil
+	}
+}
+
+// Submit checks all requests like SubmitAndWait, starts them and returns. The context bounds the work
+// itself, not only this call. Errors: as the checks of SubmitAndWait, ErrExhausted for batches and slots;
+// then nothing was started.
+func (e *Engine) Submit(ctx context.Context, requests []Request, options ...SubmitOption) (*Batch, error) {
+	b, err := e.submit(ctx, requests, options)
+	if err != nil {
+		return nil, aboutCall("Submit", err)
+	}
+	return b, nil
+}
+
+func (e *Engine) submit(ctx context.Context, requests []Request, options []SubmitOption) (*Batch, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if !e.requester.Enter() {
+		return nil, &Error{Index: -1, Class: ErrClosed}
+	}
+	b := &Batch{engine: e, ctx: ctx, group: newGroup(e), done: make(chan struct{})}
+	if err := b.admit(requests, options); err != nil {
+		e.requester.Leave()
+		return nil, err
+	}
+	g := b.group
+	g.deadline = e.deadline(ctx)
+	b.stop = func() bool { return true }
+	if ctx.Done() != nil {
+		b.stop = context.AfterFunc(ctx, g.end)
+	}
+	if err := g.run(); err != nil {
+		b.stop()
+		g.abort()
+		b.repay()
+		return nil, err
+	}
+	return b, nil
+}
+
+// admit takes the batch's own charges, then what every submission takes.
+func (b *Batch) admit(requests []Request, options []SubmitOption) (err error) {
+	e := b.engine
+	if b.batch, err = e.budgets.batches.Take(1); err != nil {
+		return err
+	}
+	if b.slots, err = e.budgets.batchSlots.Take(int64(len(requests))); err != nil {
+		b.batch.Repay()
+		return err
+	}
+	for _, option := range options {
+		if err = option(b); err != nil {
+			b.repay()
+			return err
+		}
+	}
+	b.group.ended = b.groupEnded
+	if b.hook != nil {
+		b.hook.destinations = destinationsOf(requests)
+		if b.hook.bytes, err = e.budgets.submittedBytes.Take(int64(b.hook.size())); err != nil {
+			b.repay()
+			return err
+		}
+	}
+	if err = b.group.admit(requests); err != nil {
+		b.dropHook()
+		b.repay()
+	}
+	return err
+}
+
+func (b *Batch) repay() {
+	b.batch.Repay()
+	b.slots.Repay()
+}
+
+func (b *Batch) dropHook() {
+	if b.hook != nil && b.hook.bytes.Held() {
+		b.hook.bytes.Repay()
+	}
+}
+
+// groupEnded runs on the lane when every task is terminal.
+func (b *Batch) groupEnded() {
+	b.report, b.err = b.group.report()
+	b.err = aboutCall("Submit", underContext(b.ctx, b.err))
+	if b.hook != nil && b.hook.fire() {
+		return // finish follows
+	}
+	b.finish()
+}
+
+// finish makes the end visible. A batch that was freed meanwhile pays back here.
+func (b *Batch) finish() {
+	b.stop()
+	b.dropHook()
+	close(b.done)
+	b.settle(batchEnded)
+}
+
+// settle notes one of the two ends of a batch's charges; the second one pays back. Work whose memory is
+// not proven quiet keeps the batch charged (SPEC G-9).
+func (b *Batch) settle(flag uint32) bool {
+	for {
+		state := b.state.Load()
+		if state&flag != 0 {
+			return false
+		}
+		if b.state.CompareAndSwap(state, state|flag) {
+			if state|flag == batchEnded|batchFreed && b.report.LocallyDrained {
+				b.repay()
+			}
+			return true
+		}
+	}
+}
+
+// Len is the number of tasks.
+func (b *Batch) Len() int { return len(b.group.tasks) }
+
+// Done is closed when the whole batch is terminal.
+func (b *Batch) Done() <-chan struct{} { return b.done }
+
+// Wait waits for the end of the batch, driving the lanes in manual mode. When ctx ends first, its error
+// comes back and the batch goes on.
+func (b *Batch) Wait(ctx context.Context) (Report, error) {
+	if b.state.Load()&batchFreed != 0 {
+		return Report{Failed: -1}, &Error{Op: "Wait", Index: -1, Class: ErrInvalid, Cause: errFreed}
+	}
+	if err := b.engine.waitOn(ctx, b.done, nil); err != nil {
+		return Report{Failed: -1}, failure("Wait", err)
+	}
+	return b.report, b.err
+}
+
+// Poll says whether the whole batch is terminal, and its report if so. It never blocks.
+func (b *Batch) Poll() (report Report, terminal bool, err error) {
+	select {
+	case <-b.done:
+		return b.report, true, b.err
+	default:
+		return Report{Failed: -1}, false, nil
+	}
+}
+
+// Task says where request i stands, and once that is terminal, how many bytes it moved. It never blocks.
+func (b *Batch) Task(i int) (state TaskState, bytes uint64, err error) {
+	if i < 0 || i >= len(b.group.tasks) {
+		return 0, 0, &Error{Op: "Task", Index: i, Class: ErrInvalid, Cause: errNoTask}
+	}
+	t := &b.group.tasks[i]
+	state = TaskState(t.state.Load())
+	if !state.Terminal() {
+		return state, 0, nil
+	}
+	if t.outcome.Err != nil {
+		err = &Error{Op: "Submit", Index: i, Endpoint: t.segment.endpoint, Class: classOf(t.outcome.Err), Cause: t.outcome.Err}
+	}
+	return state, t.outcome.Bytes, err
+}
+
+var (
+	errNoTask         = errors.New("the batch has no such task")
+	errNoNotification = errors.New("the batch has no notification, or has not ended")
+)
+
+// Cancel asks for the early end: queued tasks post nothing, the running one ends as if its context had
+// (SPEC B-3, G-8). The batch is terminal when Done says so.
+func (b *Batch) Cancel() {
+	select {
+	case <-b.done:
+	default:
+		b.group.end()
+	}
+}
+
+// Free gives the batch back. One that is still running is detached: it goes on, and stays charged, until
+// it is drained. Errors: ErrInvalid when it was freed before.
+func (b *Batch) Free() error {
+	if !b.settle(batchFreed) {
+		return &Error{Op: "Free", Index: -1, Class: ErrInvalid, Cause: errFreed}
+	}
+	return nil
+}

@@ -1,0 +1,205 @@
+package orbitte
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+)
+
+// closing is how far Close has come; guarded by Engine.mu. Each step is done once; a later call goes on
+// where an earlier one was stopped by its context.
+type closing struct {
+	began   bool
+	streams <-chan struct{} // closed when listener, sessions and channels have ended
+	stopped bool            // true exactly when the loops were told to stop
+}
+
+// CloseSource refuses every further frame for good and waits for those being served (SPEC G-6). Idle
+// streams stay, and answer "source closed". Errors: ErrUnquiesced when the context ends first; call it
+// again to go on waiting.
+func (e *Engine) CloseSource(ctx context.Context) error {
+	e.admission.Fence()
+	return e.quiet(ctx, "CloseSource", e.admission.Gate.Quiet())
+}
+
+// CloseRequester refuses every further submission, open and notification for good and waits for those in
+// flight, detached batches included (SPEC G-6). Errors as CloseSource.
+func (e *Engine) CloseRequester(ctx context.Context) error {
+	e.requester.Fence()
+	return e.quiet(ctx, "CloseRequester", e.requester.Quiet())
+}
+
+func (e *Engine) quiet(ctx context.Context, op string, quiet <-chan struct{}) error {
+	if err := e.waitOn(ctx, quiet, nil); err != nil {
+		return &Error{Op: op, Index: -1, Class: ErrUnquiesced, Cause: err}
+	}
+	return nil
+}
+
+// Close fences source and requester, waits for the work of both, then ends streams, listener and lanes, in
+// this order (SPEC G-6). Registrations, memory and batches stay the caller's: Unregister, Memory.Close
+// and Batch.Free go on working. Errors: ErrUnquiesced when the context ends first; call it again to go
+// on. A closed engine returns nil.
+func (e *Engine) Close(ctx context.Context) error {
+	e.mu.Lock()
+	e.closing.began = true
+	e.mu.Unlock()
+	e.admission.Fence()
+	e.requester.Fence()
+	if err := e.CloseSource(ctx); err != nil {
+		return renamed(err, "Close")
+	}
+	if err := e.CloseRequester(ctx); err != nil {
+		return renamed(err, "Close")
+	}
+	if err := e.quiet(ctx, "Close", e.endStreams()); err != nil {
+		return err
+	}
+	return e.endLanes(ctx)
+}
+
+func renamed(err error, op string) error {
+	if own, ok := err.(*Error); ok {
+		own.Op = op
+	}
+	return err
+}
+
+// endStreams closes the listener, every session and every channel; the answer is closed when all have
+// ended.
+func (e *Engine) endStreams() <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closing.streams != nil {
+		return e.closing.streams
+	}
+	done := make(chan struct{})
+	e.closing.streams = done
+	ends := newCountdown(2*len(e.runners)+1, func() { close(done) })
+	channels := map[*runner][]*peer{}
+	for _, p := range e.peers {
+		channels[p.runner] = append(channels[p.runner], p)
+	}
+	for i, r := range e.runners {
+		c := &call{done: make(chan struct{}), do: func() {
+			if i == 0 {
+				e.listener.Close(ends.one)
+			}
+			r.server.Close(ends.one)
+			left := newCountdown(len(channels[r]), ends.one)
+			for _, p := range channels[r] {
+				p.channel.Close(left.one)
+			}
+		}}
+		if r.lane.Post(&c.letter, c) != nil { // the lane has ended, and with it what rode on it
+			ends.one()
+			ends.one()
+			if i == 0 {
+				ends.one()
+			}
+		}
+	}
+	return done
+}
+
+// countdown calls last once n ends have come; from any goroutine.
+type countdown struct {
+	left atomic.Int64
+	last func()
+}
+
+func newCountdown(n int, last func()) *countdown {
+	c := &countdown{last: last}
+	c.left.Store(int64(n))
+	if n == 0 {
+		last()
+	}
+	return c
+}
+
+func (c *countdown) one() {
+	if c.left.Add(-1) == 0 {
+		c.last()
+	}
+}
+
+// endLanes stops the loops and waits until they have ended.
+func (e *Engine) endLanes(ctx context.Context) error {
+	all := append([]*runner{e.cold}, e.runners...)
+	e.mu.Lock()
+	first := !e.closing.stopped
+	e.closing.stopped = true
+	e.mu.Unlock()
+	if first {
+		for _, r := range all {
+			r.lane.Loop.Stop()
+		}
+		if e.config.Progress == Manual {
+			<-e.driver // nobody drives from here on
+			for _, r := range all {
+				r.end()
+			}
+		}
+		close(e.notesEnd)
+	}
+	var failed error
+	for _, r := range all {
+		select {
+		case <-r.stopped:
+		case <-ctx.Done():
+			return &Error{Op: "Close", Index: -1, Class: ErrUnquiesced, Cause: fmt.Errorf("%s is still in a call: %w", r.name(), ctx.Err())}
+		}
+		if r.err != nil && failed == nil {
+			failed = &Error{Op: "Close", Index: -1, Class: ErrSystem, Cause: r.err}
+		}
+	}
+	select {
+	case <-e.logEnd:
+	case <-ctx.Done():
+		return &Error{Op: "Close", Index: -1, Class: ErrUnquiesced, Cause: fmt.Errorf("the log's writer is still in a call: %w", ctx.Err())}
+	}
+	return failed
+}
+
+func (r *runner) name() string {
+	if r.lane.Index < 0 {
+		return "the cold lane"
+	}
+	return fmt.Sprintf("lane %d", r.lane.Index)
+}
+
+// Resource is something that the engine keeps because it is not proven ended.
+type Resource struct {
+	Kind   string // "submission", "registration", "descriptor", "name look-up"
+	Object string
+	Reason string
+}
+
+// RetainedResources lists what the engine keeps for lack of a proof, or still waits for after it was
+// given back (SPEC G-9). Empty after a full drain.
+func (e *Engine) RetainedResources() []Resource {
+	var list []Resource
+	e.retained.Range(func(key, _ any) bool {
+		g := key.(*group)
+		list = append(list, Resource{"submission", fmt.Sprintf("%d requests", len(g.tasks)), "a descriptor that was using its memory could not be closed"})
+		return true
+	})
+	if n := e.counts.unquiesced.Load(); n > 0 {
+		list = append(list, Resource{"submission", fmt.Sprintf("%d submissions", n), "the call returned ErrUnquiesced and the work has not ended yet"})
+	}
+	e.mu.Lock()
+	retained := e.tracker.Retained()
+	e.mu.Unlock()
+	for _, r := range retained {
+		list = append(list, Resource{"registration", fmt.Sprintf("region %d, %v", r.ID(), r.Range()), fmt.Sprintf("unregistered, but admitted work holds it %d times", r.Loans())})
+	}
+	for _, r := range e.runners {
+		if n := r.lane.Counts.RetainedDescriptors.Load(); n > 0 {
+			list = append(list, Resource{"descriptor", fmt.Sprintf("%d on %s", n, r.name()), "the system refused to close them"})
+		}
+	}
+	if n := e.budgets.lookups.Used(); n > 0 {
+		list = append(list, Resource{"name look-up", fmt.Sprintf("%d look-ups", n), "the resolver has not returned"})
+	}
+	return list
+}

@@ -1,0 +1,230 @@
+package orbitte
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/orbitte/orbitte/netproto"
+	"github.com/orbitte/orbitte/reactor"
+)
+
+// Switch is a setting that has a default.
+type Switch uint8
+
+const (
+	Default Switch = iota
+	On
+	Off
+)
+
+func (s Switch) on(standard bool) bool { return s == On || s == Default && standard }
+
+// Placement says how TCP payload reaches host memory (SPEC T-1, T-2).
+type Placement uint8
+
+const (
+	// Staged moves payload through buffers of the engine's own: a failed READ leaves the local range as it
+	// was, an uncommitted WRITE the remote one.
+	Staged Placement = iota
+	// Direct lets the socket read and write the registered range itself. Faster by one copy; a failure
+	// may leave part of the bytes changed, and the report says so.
+	Direct
+)
+
+// Progress says how lanes wait for work (SPEC L-4).
+type Progress uint8
+
+const (
+	// Adaptive spins for a bounded time after work, then blocks.
+	Adaptive Progress = iota
+	// EventDriven blocks as soon as a lane is idle.
+	EventDriven
+	// Busy never blocks: one CPU per lane, for pinned deployments.
+	Busy
+	// Manual starts no threads: the program calls Engine.Progress; calls that wait drive the lanes themselves.
+	Manual
+)
+
+// KernelChoice picks what drives the sockets (SPEC L-1).
+type KernelChoice uint8
+
+const (
+	// Auto takes io_uring where the system lets it and epoll otherwise; Stats says which and why.
+	Auto KernelChoice = iota
+	// IOUring fails at Open where io_uring cannot be used.
+	IOUring
+	// Epoll never tries io_uring.
+	Epoll
+)
+
+// Limits are the engine's budgets; zero takes the default named with each (SPEC U).
+type Limits struct {
+	Registrations     int    // retained registrations, unregistered handles included; 1,024
+	RegisteredBytes   uint64 // their bytes; 1 GiB
+	BatchRequests     int    // requests of one submission; 1,024
+	Batches           int    // async batches open, finished but unfreed, or detached; 32
+	BatchSlots        int    // their requests; 32,768
+	Submissions       int    // submissions, opens and notifications in flight; 32
+	SubmittedBytes    uint64 // their request and notification bytes; 64 MiB
+	PayloadBytes      uint64 // one request, asked or served; 8 MiB, at most 64 MiB
+	SourceHandlers    int    // frames served at a time; 4
+	SourceQueue       int    // frames waiting for a handler; 4
+	PeerSegments      int    // requester streams, and accepted streams, at a time; 1,024
+	Notifications     int    // queued, plus reserved for bodies under way; 1,024
+	NotificationQueue uint64 // their bytes; 1 MiB
+	NotificationBytes uint64 // name plus message of one; 64 KiB
+	Lookups           int    // host-name look-ups in flight; 32
+}
+
+// Config of an engine. Its zero value is a loopback engine with every default.
+type Config struct {
+	// Bind is the address of the source side, "host:port"; port 0 lets the system choose. Default 127.0.0.1:0.
+	Bind string
+	// Advertise is the endpoint that peers are told (Engine.Endpoint), when it differs from the bound
+	// address. An unspecified Bind ("0.0.0.0:7000") needs it unless the host has exactly one address.
+	Advertise string
+
+	// Lanes is the number of lanes; 0 follows the CPU quota and affinity mask, at most 4.
+	Lanes int
+	// CPUs restricts the lanes to these CPUs, out of those that the process may use.
+	CPUs     []int
+	Progress Progress
+	// Spin is how long an adaptive lane spins before it blocks; 0: 30 µs.
+	Spin   time.Duration
+	Kernel KernelChoice
+
+	TCPHostMemory Placement
+	// TCPNotifications installs the TCP channel for notifications, NotificationRPCFallback the control
+	// RPC behind it (SPEC N-5). Both default to On.
+	TCPNotifications, NotificationRPCFallback Switch
+
+	Limits Limits
+
+	// RequestTimeout applies to a submission whose context has no deadline; 0: 30 s.
+	RequestTimeout time.Duration
+	// SourceTimeout bounds each served frame, from its acceptance; 0: 5 s, at most 300 s.
+	SourceTimeout time.Duration
+	// IdleTimeout closes streams that carry no frame, at both ends; 0: 2 min.
+	IdleTimeout time.Duration
+	// QuiesceTimeout is how long a cancelled or expired call waits for the proof that its memory is quiet
+	// before it returns ErrUnquiesced; 0: 5 s.
+	QuiesceTimeout time.Duration
+
+	// KeepaliveIdle, KeepaliveInterval, KeepaliveCount and UserTimeout find a silently dead peer: a
+	// stream without traffic after idle + interval × count, unacknowledged bytes after UserTimeout.
+	// Defaults 15 s, 5 s, 3, 30 s: found within 30 s. A paused peer's kernel still answers (SPEC T-12).
+	KeepaliveIdle, KeepaliveInterval time.Duration
+	KeepaliveCount                   int
+	UserTimeout                      time.Duration
+	// Congestion names the TCP congestion control. Default "auto": reno for peers on the same host,
+	// where the bbr of many systems costs up to five times, the system's choice otherwise.
+	Congestion string
+
+	// Logger receives structured, rate-limited lines. Nil: silent.
+	Logger *zerolog.Logger
+	// Resolver looks host names up, on the engine's cold lane. Nil: the system's resolver.
+	Resolver func(ctx context.Context, host string) ([]netip.Addr, error)
+
+	// Epoch names this life of the engine. Leave it zero for a random one; anything else is for
+	// simulations, and must never have been used before (SPEC G-1).
+	Epoch netproto.Epoch
+	// OpenKernel opens the kernel of each lane, instead of Kernel: the door for simulated kernels. The cold
+	// lane is number -1.
+	OpenKernel func(lane int) (reactor.Kernel, error)
+}
+
+const payloadBytesMax = 64 << 20
+
+// complete fills defaults in and checks; the error wraps ErrInvalid and names the field.
+func (c *Config) complete() error {
+	setString(&c.Bind, "127.0.0.1:0")
+	setString(&c.Congestion, "auto")
+	for _, d := range []struct {
+		value    *time.Duration
+		standard time.Duration
+	}{
+		{&c.RequestTimeout, 30 * time.Second}, {&c.SourceTimeout, 5 * time.Second}, {&c.IdleTimeout, 2 * time.Minute},
+		{&c.QuiesceTimeout, 5 * time.Second}, {&c.KeepaliveIdle, 15 * time.Second}, {&c.KeepaliveInterval, 5 * time.Second},
+		{&c.UserTimeout, 30 * time.Second},
+	} {
+		if *d.value < 0 {
+			return invalid("Config: a timeout of %v is negative", *d.value)
+		}
+		if *d.value == 0 {
+			*d.value = d.standard
+		}
+	}
+	set(&c.KeepaliveCount, 3)
+	if c.SourceTimeout > 300*time.Second {
+		return invalid("Config.SourceTimeout is %v; it must be at most 300s", c.SourceTimeout)
+	}
+	if c.Lanes < 0 || c.Lanes > 64 {
+		return invalid("Config.Lanes is %d; it must be 0 (automatic) to 64", c.Lanes)
+	}
+	return c.Limits.complete()
+}
+
+func (l *Limits) complete() error {
+	for _, n := range []struct {
+		name     string
+		value    *int
+		standard int
+	}{
+		{"Registrations", &l.Registrations, 1024}, {"BatchRequests", &l.BatchRequests, 1024}, {"Batches", &l.Batches, 32},
+		{"BatchSlots", &l.BatchSlots, 32768}, {"Submissions", &l.Submissions, 32}, {"SourceHandlers", &l.SourceHandlers, 4},
+		{"SourceQueue", &l.SourceQueue, 4}, {"PeerSegments", &l.PeerSegments, 1024}, {"Notifications", &l.Notifications, 1024},
+		{"Lookups", &l.Lookups, 32},
+	} {
+		if *n.value < 0 {
+			return invalid("Config.Limits.%s is %d; it must not be negative", n.name, *n.value)
+		}
+		set(n.value, n.standard)
+	}
+	set(&l.RegisteredBytes, 1<<30)
+	set(&l.SubmittedBytes, 64<<20)
+	set(&l.PayloadBytes, 8<<20)
+	set(&l.NotificationQueue, 1<<20)
+	set(&l.NotificationBytes, 64<<10)
+	switch {
+	case l.PayloadBytes > payloadBytesMax:
+		return invalid("Config.Limits.PayloadBytes is %d; it must be at most %d", l.PayloadBytes, payloadBytesMax)
+	case l.NotificationBytes > netproto.NotificationBytesMax:
+		return invalid("Config.Limits.NotificationBytes is %d; it must be at most %d", l.NotificationBytes, netproto.NotificationBytesMax)
+	}
+	for _, bytes := range []uint64{l.RegisteredBytes, l.SubmittedBytes, l.NotificationQueue} {
+		if bytes > 1<<62 {
+			return invalid("Config.Limits: %d bytes are more than any machine has", bytes)
+		}
+	}
+	return nil
+}
+
+func set[T int | uint64](value *T, standard T) {
+	if *value == 0 {
+		*value = standard
+	}
+}
+
+func setString(value *string, standard string) {
+	if *value == "" {
+		*value = standard
+	}
+}
+
+func invalid(format string, args ...any) error {
+	return &Error{Class: ErrInvalid, Cause: fmt.Errorf(format, args...)}
+}
+
+// lanesFor is the default number of lanes: whole CPUs of the quota, no more than the mask has, at most four.
+func lanesFor(cpus int, quota float64) int {
+	n := min(cpus, runtime.GOMAXPROCS(0), 4)
+	if quota > 0 {
+		n = min(n, int(quota))
+	}
+	return max(n, 1)
+}

@@ -1,0 +1,138 @@
+package orbitte
+
+import (
+	"crypto/rand"
+	"errors"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"github.com/orbitte/orbitte/budgets"
+	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/lanes/control"
+	"github.com/orbitte/orbitte/netproto"
+	"github.com/orbitte/orbitte/reactor"
+	"github.com/orbitte/orbitte/segments"
+)
+
+var errNoBytes = errors.New("a memory object has at least one byte")
+
+// Epoch names one life of one engine (SPEC G-1).
+type Epoch = netproto.Epoch
+
+// ParseEpoch reads an epoch's text form, 32 hexadecimal digits.
+func ParseEpoch(text string) (Epoch, error) {
+	epoch, err := netproto.ParseEpoch(text)
+	if err != nil {
+		return Epoch{}, &Error{Op: "ParseEpoch", Index: -1, Class: ErrInvalid, Cause: err}
+	}
+	return epoch, nil
+}
+
+// Engine is one transfer engine: a source that serves its registrations, and a requester that moves
+// bytes between them and its peers'. Any goroutine may use it.
+type Engine struct {
+	config   Config
+	policy   lanes.Policy
+	endpoint string
+	bound    netip.AddrPort
+	kernel   string // why the kernel is what it is
+
+	runners  []*runner
+	cold     *runner
+	listener *control.Listener
+
+	admission control.Admission
+	requester *lanes.Gate
+	inbox     *control.Inbox
+	budgets   engineBudgets
+	idle      sync.Pool // of *group
+
+	// mu guards the registrations' writer side, the peers, and closing. No lane takes it.
+	mu      sync.Mutex
+	tracker *segments.Tracker
+	peers   map[peerKey]*peer
+	closing closing
+
+	ended    sync.Map // *segments.Registration → *ending: who waits for its end
+	retained sync.Map // *group → nothing: submissions whose memory is not proven quiet
+	driver   chan struct{}
+	notes    chan struct{} // tells the log's goroutine that a journal has notes
+	notesEnd chan struct{} // closed when no more notes come
+	logEnd   chan struct{} // closed when the log's goroutine has ended
+	counts   engineCounts
+}
+
+type engineCounts struct {
+	unquiesced atomic.Int64 // calls that returned ErrUnquiesced and whose work has not ended yet
+}
+
+// runner is one loop with what rides on it.
+type runner struct {
+	lane    *lanes.Lane
+	pool    *control.Pool
+	server  *control.Server
+	stopped chan struct{} // closed when the loop has ended
+	err     error         // of Run or Close; read after stopped
+	peers   int           // guarded by Engine.mu
+}
+
+type engineBudgets struct {
+	registrations, registeredBytes   *budgets.Budget
+	batches, batchSlots              *budgets.Budget
+	submissions, submittedBytes      *budgets.Budget
+	handlers, queue                  *budgets.Budget
+	notifications, notificationBytes *budgets.Budget
+	lookups                          *budgets.Budget
+	streams, sessions                []*budgets.Budget // per lane
+}
+
+func newBudgets(l *Limits, lanes int) engineBudgets {
+	b := engineBudgets{
+		registrations:     budgets.New("retained registrations", "registrations", int64(l.Registrations)),
+		registeredBytes:   budgets.New("registered bytes", "bytes", int64(l.RegisteredBytes)),
+		batches:           budgets.New("async batches", "batches", int64(l.Batches)),
+		batchSlots:        budgets.New("async batch slots", "requests", int64(l.BatchSlots)),
+		submissions:       budgets.New("requester submissions in flight", "submissions", int64(l.Submissions)),
+		submittedBytes:    budgets.New("requester bytes in flight", "bytes", int64(l.SubmittedBytes)),
+		handlers:          budgets.New("source handlers", "frames", int64(l.SourceHandlers)),
+		queue:             budgets.New("source queue", "frames", int64(l.SourceQueue)),
+		notifications:     budgets.New("pending notifications", "notifications", int64(l.Notifications)),
+		notificationBytes: budgets.New("pending notification bytes", "bytes", int64(l.NotificationQueue)),
+		lookups:           budgets.New("name look-ups in flight", "look-ups", int64(l.Lookups)),
+	}
+	for i := range lanes { // the lanes' shares add up to the limit exactly
+		share := int64(l.PeerSegments / lanes)
+		if i < l.PeerSegments%lanes {
+			share++
+		}
+		b.streams = append(b.streams, budgets.New("peer streams", "streams", share))
+		b.sessions = append(b.sessions, budgets.New("accepted streams", "streams", share))
+	}
+	return b
+}
+
+func (b *engineBudgets) all() []*budgets.Budget {
+	list := []*budgets.Budget{
+		b.registrations, b.registeredBytes, b.batches, b.batchSlots, b.submissions, b.submittedBytes,
+		b.handlers, b.queue, b.notifications, b.notificationBytes, b.lookups,
+	}
+	return append(append(list, b.streams...), b.sessions...)
+}
+
+// Endpoint is what peers are told: "host:port". A loopback endpoint serves this host only.
+func (e *Engine) Endpoint() string { return e.endpoint }
+
+// Epoch names this life of the engine; peers need it to open the engine's segment.
+func (e *Engine) Epoch() Epoch { return e.policy.Epoch }
+
+func newEpoch() Epoch {
+	var epoch Epoch
+	for epoch.IsZero() {
+		rand.Read(epoch[:]) // never fails (crypto/rand, Go 1.24)
+	}
+	return epoch
+}
+
+// clock is the engine's; the lanes' kernels share it.
+func (e *Engine) clock() reactor.Clock { return e.runners[0].lane.Kernel() }

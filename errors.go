@@ -1,0 +1,198 @@
+package orbitte
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+
+	"github.com/orbitte/orbitte/budgets"
+	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/netproto"
+	"github.com/orbitte/orbitte/segments"
+)
+
+// Classes of errors, for errors.Is. Each error of this package is an *Error of one class; its text says
+// what is known and what to do.
+var (
+	ErrInvalid       = errors.New("invalid argument")
+	ErrClosed        = errors.New("closed")
+	ErrExhausted     = budgets.ErrExhausted
+	ErrUncovered     = errors.New("no registration covers the local range")
+	ErrUnknownRegion = errors.New("no published region covers the remote range")
+	ErrPermission    = errors.New("permission denied")
+	ErrConflict      = errors.New("range is in use by a conflicting access")
+	ErrUnavailable   = errors.New("path unavailable")
+	ErrStaleEpoch    = errors.New("the peer is not the process that the segment was opened for")
+	ErrUnreachable   = errors.New("peer unreachable")
+	ErrDisconnected  = errors.New("connection lost")
+	ErrDeadline      = errors.New("deadline passed")
+	ErrCancelled     = errors.New("cancelled")
+	ErrProtocol      = errors.New("protocol violated by the peer")
+	ErrPeer          = errors.New("the peer failed")
+	ErrUnquiesced    = errors.New("memory is not proven quiet")
+	ErrSystem        = errors.New("the system refused")
+)
+
+// advice is what is known about an error of a class, and what to do about it (field case F-24).
+type advice struct{ known, remedy string }
+
+var advices = map[error]advice{
+	ErrInvalid:       {"nothing was done", "correct the argument"},
+	ErrClosed:        {"nothing was posted", "open a new engine or segment"},
+	ErrExhausted:     {"nothing was posted; the limit and its use are named", "wait for work to end, free what is held, or raise the limit in Config.Limits"},
+	ErrUncovered:     {"nothing was posted", "register one range that covers the whole local range"},
+	ErrUnknownRegion: {"no byte was moved; region IDs are never reused, so an old one stays invalid", "refresh the segment and resolve the address again"},
+	ErrPermission:    {"no byte was moved", "register the range at the source with the permission for this direction"},
+	ErrConflict:      {"no byte of the range was changed", "order the accesses, then submit again"},
+	ErrUnavailable:   {"nothing was posted; no other path was tried", "name a transport that both sides have"},
+	ErrStaleEpoch:    {"no byte was moved; the peer restarted or another process has its address", "get the new epoch from the source's owner and open the segment again"},
+	ErrUnreachable:   {"nothing was posted", "check endpoint, network and that the source runs, then submit again"},
+	ErrDisconnected:  {"the stream was retired; the effects are in the report", "submit a READ again; before repeating a WRITE whose remote effect is unknown, make sure that it may be repeated"},
+	ErrDeadline:      {"the stream was retired; the effects are in the report", "submit again with a later deadline; mind a remote effect that is unknown"},
+	ErrCancelled:     {"the stream was retired if the request was running; the effects are in the report", "nothing, it was asked for; mind a remote effect that is unknown"},
+	ErrProtocol:      {"the stream was retired; the effects are in the report", "check that the endpoint is an OrbitTE source of the same protocol version"},
+	ErrPeer:          {"the source answered that it failed; no byte was committed", "look at the source's log"},
+	ErrUnquiesced:    {"the system may still touch the memory, which stays owned and charged", "do not reuse the memory; wait again, or look at RetainedResources"},
+	ErrSystem:        {"the engine holds nothing for the failed call", "see the system's error"},
+}
+
+// Error says what failed, where, what is known and what to do.
+type Error struct {
+	// Op is the call, such as "SubmitAndWait"; Index the request in its batch, -1 if it is not about one.
+	Op    string
+	Index int
+	// Endpoint of the peer, if one was involved.
+	Endpoint string
+	// Class is one of the Err variables.
+	Class error
+	// Cause is the underlying error: a *lanes.Fault, *budgets.Exhausted, a syscall.Errno, …; may be nil.
+	Cause error
+}
+
+// Known says what is certain in spite of the error.
+func (e *Error) Known() string { return advices[e.Class].known }
+
+// Remedy says what to do.
+func (e *Error) Remedy() string { return advices[e.Class].remedy }
+
+func (e *Error) Error() string {
+	var text strings.Builder
+	text.WriteString("orbitte: ")
+	if e.Op != "" {
+		text.WriteString(e.Op + ": ")
+	}
+	if e.Index > 0 || e.Index == 0 && e.Endpoint != "" {
+		text.WriteString("request " + strconv.Itoa(e.Index) + ": ")
+	}
+	if e.Endpoint != "" {
+		text.WriteString("peer " + e.Endpoint + ": ")
+	}
+	text.WriteString(e.Class.Error())
+	if e.Cause != nil {
+		text.WriteString(": " + e.Cause.Error())
+	}
+	text.WriteString(" (known: " + e.Known() + "; remedy: " + e.Remedy() + ")")
+	return text.String()
+}
+
+// Unwrap gives class and cause to errors.Is and errors.As.
+func (e *Error) Unwrap() []error {
+	if e.Cause == nil {
+		return []error{e.Class}
+	}
+	return []error{e.Class, e.Cause}
+}
+
+// Is makes deadline and cancellation match the context package's errors too.
+func (e *Error) Is(target error) bool {
+	return target == context.DeadlineExceeded && e.Class == ErrDeadline || target == context.Canceled && e.Class == ErrCancelled
+}
+
+// classOf sorts an error of the rooms below.
+func classOf(err error) error {
+	var own *Error
+	var fault *lanes.Fault
+	switch {
+	case errors.As(err, &own):
+		return own.Class
+	case errors.As(err, &fault):
+		return classOfFault(fault)
+	case errors.Is(err, budgets.ErrExhausted), errors.Is(err, segments.ErrRegionLimit), errors.Is(err, segments.ErrLeaseLimit):
+		return ErrExhausted
+	case errors.Is(err, segments.ErrConflict):
+		return ErrConflict
+	case errors.Is(err, segments.ErrUncovered):
+		return ErrUncovered
+	case errors.Is(err, segments.ErrPermission):
+		return ErrPermission
+	case errors.Is(err, segments.ErrRange), errors.Is(err, segments.ErrForeignAlias):
+		return ErrInvalid
+	case errors.Is(err, segments.ErrUnknownRegion):
+		return ErrInvalid
+	case errors.Is(err, context.DeadlineExceeded):
+		return ErrDeadline
+	case errors.Is(err, context.Canceled):
+		return ErrCancelled
+	}
+	return ErrSystem
+}
+
+func classOfFault(f *lanes.Fault) error {
+	switch f.Cause {
+	case lanes.Refused:
+		return classOfStatus(f.Status)
+	case lanes.Unreachable:
+		return ErrUnreachable
+	case lanes.Disconnected:
+		return ErrDisconnected
+	case lanes.Deadline:
+		return ErrDeadline
+	case lanes.Cancelled:
+		return ErrCancelled
+	case lanes.Violated:
+		return ErrProtocol
+	case lanes.Conflicted:
+		return ErrConflict
+	case lanes.Exhausted:
+		return ErrExhausted
+	case lanes.Closed:
+		return ErrClosed
+	}
+	return ErrSystem
+}
+
+func classOfStatus(s netproto.Status) error {
+	switch s {
+	case netproto.StatusEpochMismatch:
+		return ErrStaleEpoch
+	case netproto.StatusUnknownRegion, netproto.StatusInvalidRange:
+		return ErrUnknownRegion
+	case netproto.StatusPermissionDenied:
+		return ErrPermission
+	case netproto.StatusSourceClosed:
+		return ErrClosed
+	case netproto.StatusExhausted:
+		return ErrExhausted
+	case netproto.StatusBackendUnavailable:
+		return ErrUnavailable
+	case netproto.StatusProtocolError:
+		return ErrProtocol
+	}
+	return ErrPeer
+}
+
+// failure wraps an error of the rooms below into an *Error about a call.
+func failure(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var own *Error
+	if errors.As(err, &own) {
+		if own.Op == "" {
+			own.Op = op
+		}
+		return own
+	}
+	return &Error{Op: op, Index: -1, Class: classOf(err), Cause: err}
+}

@@ -1,0 +1,288 @@
+package orbitte
+
+import (
+	"sync/atomic"
+
+	"github.com/orbitte/orbitte/budgets"
+	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/lanes/local"
+	"github.com/orbitte/orbitte/lanes/tcp"
+	"github.com/orbitte/orbitte/reactor"
+)
+
+// task is one request of a group. Its outcome is written before its state becomes terminal (SPEC B-4).
+type task struct {
+	resolved
+	outcome lanes.Outcome
+	state   atomic.Uint32 // TaskState
+}
+
+// group carries out the requests of one submission in their order, and stops at the first failure. It is
+// the executor of synchronous and asynchronous submissions alike (SPEC G-3, B-1). From start to the
+// end one lane at a time owns it: the one that owns the peer of the task at hand.
+type group struct {
+	engine     *Engine
+	tasks      []task
+	next       int // the task at hand
+	deadline   reactor.Instant
+	submission budgets.Charge
+	bytes      budgets.Charge
+	transfer   tcp.Transfer
+	copy       local.Transfer
+	start      reactor.Letter
+	cancel     reactor.Letter
+	canceller  groupCancel
+	cancelled  atomic.Bool
+	where      atomic.Pointer[runner] // who owns the group now
+	ended      func()                 // called last, on the lane
+	told       func()                 // what ended is for a synchronous submission
+	done       chan struct{}          // told once, when a synchronous submission has ended
+	waiting    atomic.Uint32          // waitingState of a synchronous submission
+}
+
+// waitingState settles who is last: the caller that gives up, or the lane that finishes.
+type waitingState = uint32
+
+const (
+	waitingOn   waitingState = iota
+	waitingOver              // the group has ended
+	waitingLeft              // the caller returned ErrUnquiesced; the group goes on by itself
+)
+
+func newGroup(e *Engine) *group {
+	g := &group{engine: e, done: make(chan struct{}, 1)}
+	g.transfer.Done = func(t *tcp.Transfer) { g.taskEnded(t.Outcome) }
+	g.copy.Done = func(t *local.Transfer) { g.taskEnded(t.Outcome) }
+	g.canceller.group = g
+	g.told = func() { g.done <- struct{}{} }
+	return g
+}
+
+// admit checks all requests, borrows what they need and takes the charges, before any effect. A failure
+// leaves nothing behind.
+func (g *group) admit(requests []Request) error {
+	e := g.engine
+	if len(requests) > e.config.Limits.BatchRequests {
+		return &Error{Index: -1, Class: ErrExhausted, Cause: &budgets.Exhausted{
+			Budget: "batch descriptors", Unit: "requests", Asked: int64(len(requests)), Limit: int64(e.config.Limits.BatchRequests),
+		}}
+	}
+	submission, err := e.budgets.submissions.Take(1)
+	if err != nil {
+		return err
+	}
+	total, err := g.resolve(requests)
+	if err == nil {
+		g.bytes, err = e.budgets.submittedBytes.Take(int64(total))
+	}
+	if err != nil {
+		submission.Repay()
+		g.release()
+		return err
+	}
+	g.submission = submission
+	return nil
+}
+
+func (g *group) resolve(requests []Request) (total uint64, err error) {
+	if cap(g.tasks) < len(requests) {
+		g.tasks = make([]task, len(requests))
+	}
+	g.tasks = g.tasks[:len(requests)]
+	for i := range requests {
+		r, err := g.engine.resolveRequest(&requests[i])
+		if err != nil {
+			g.tasks = g.tasks[:i]
+			return 0, requestError(i, &requests[i], err)
+		}
+		t := &g.tasks[i]
+		t.resolved, t.outcome = r, lanes.Outcome{Drained: true}
+		t.state.Store(uint32(TaskQueued))
+		total += r.size // at most 1,024 × 64 MiB
+	}
+	return total, nil
+}
+
+func requestError(i int, r *Request, err error) error {
+	endpoint := ""
+	if r.Segment != nil {
+		endpoint = r.Segment.endpoint
+	}
+	own, ok := err.(*Error)
+	if !ok {
+		own = &Error{Class: classOf(err), Cause: err}
+	}
+	own.Index, own.Endpoint = i, endpoint
+	return own
+}
+
+// release gives back what tasks that did not end still hold.
+func (g *group) release() {
+	for i := range g.tasks {
+		if g.tasks[i].local != nil {
+			g.tasks[i].release()
+		}
+	}
+}
+
+// runner is whose lane owns the task's peer; an engine's own segment has no peer and takes the first.
+func (t *task) runner(e *Engine) *runner {
+	if t.segment.peer == nil {
+		return e.runners[0]
+	}
+	return t.segment.peer.runner
+}
+
+// run hands the group to the lane of its first task.
+func (g *group) run() error {
+	g.next = 0
+	g.cancelled.Store(false)
+	if len(g.tasks) == 0 {
+		g.finish()
+		return nil
+	}
+	first := g.tasks[0].runner(g.engine)
+	g.where.Store(first)
+	if err := first.lane.Post(&g.start, g); err != nil {
+		return &Error{Index: -1, Class: ErrClosed, Cause: err}
+	}
+	return nil
+}
+
+// Receive goes on with the task at hand, on its lane (reactor.Recipient).
+func (g *group) Receive(*reactor.Letter, reactor.Instant) {
+	t := &g.tasks[g.next]
+	if g.cancelled.Load() {
+		g.taskEnded(lanes.Outcome{Err: &lanes.Fault{Cause: lanes.Cancelled, Stage: "queue"}, Drained: true})
+		return
+	}
+	t.state.Store(uint32(TaskRunning))
+	if t.segment.peer == nil {
+		c := &g.copy
+		c.Direction, c.Local, c.LocalOffset = t.direction, t.local, t.localOffset
+		c.Region, c.Offset, c.Length, c.Deadline = t.region, t.offset, t.size, g.deadline
+		c.Start(g.where.Load().lane)
+		return
+	}
+	x := &g.transfer
+	x.Direction, x.Local, x.LocalOffset = t.direction, t.local, t.localOffset
+	x.Region, x.Offset, x.Length = t.region, t.offset, t.size
+	x.Epoch, x.Deadline = t.segment.epoch, g.deadline
+	x.Start(t.segment.peer.channel)
+}
+
+// taskEnded copies the outcome out, gives the task's loans back and goes on.
+func (g *group) taskEnded(o lanes.Outcome) {
+	t := &g.tasks[g.next]
+	t.outcome = o
+	if o.Drained { // otherwise the loans stay: the memory is not proven quiet
+		t.release()
+	}
+	if o.Err != nil {
+		t.state.Store(uint32(TaskFailed))
+		g.skipRest()
+		g.finish()
+		return
+	}
+	t.state.Store(uint32(TaskSucceeded))
+	if g.next++; g.next == len(g.tasks) {
+		g.finish()
+		return
+	}
+	g.forward()
+}
+
+// forward goes on with the next task: at once when the same lane's TCP plane carries it, by letter
+// otherwise, so that neither another lane's state is touched nor a run of local copies keeps the lane.
+func (g *group) forward() {
+	here, to := g.where.Load(), g.tasks[g.next].runner(g.engine)
+	if here == to && g.tasks[g.next].segment.peer != nil {
+		g.Receive(nil, 0)
+		return
+	}
+	g.where.Store(to)
+	if err := to.lane.Post(&g.start, g); err != nil {
+		g.taskEnded(lanes.Outcome{Err: &lanes.Fault{Cause: lanes.Closed, Err: err}, Drained: true})
+	}
+}
+
+func (g *group) skipRest() {
+	for i := g.next + 1; i < len(g.tasks); i++ {
+		g.tasks[i].release()
+		g.tasks[i].state.Store(uint32(TaskSkipped))
+	}
+}
+
+// finish repays the charges and tells whoever waits. Proof: every task has ended or was skipped.
+func (g *group) finish() {
+	if g.drained() {
+		g.submission.Repay()
+		g.bytes.Repay()
+		g.engine.requester.Leave()
+	} else {
+		g.engine.retained.Store(g, struct{}{})
+	}
+	if !g.waiting.CompareAndSwap(waitingOn, waitingOver) && g.drained() {
+		g.engine.counts.unquiesced.Add(-1)
+	}
+	g.ended()
+}
+
+// drained is true exactly when no task's memory may still be touched.
+func (g *group) drained() bool {
+	for i := range g.tasks {
+		if !g.tasks[i].outcome.Drained {
+			return false
+		}
+	}
+	return true
+}
+
+// groupCancel is the recipient of a group's cancel letter.
+type groupCancel struct{ group *group }
+
+// Receive cancels what runs, if this lane still has it (reactor.Recipient).
+func (c *groupCancel) Receive(*reactor.Letter, reactor.Instant) {
+	c.group.transfer.Cancel()
+	c.group.copy.Cancel()
+}
+
+// end asks for the early end of the group, from any goroutine. The flag is raised before the owner is
+// read: a group that moves on meanwhile sees it on its next lane.
+func (g *group) end() {
+	g.cancelled.Store(true)
+	if owner := g.where.Load(); owner != nil {
+		_ = owner.lane.Post(&g.cancel, &g.canceller) // a lane that has ended has ended the group
+	}
+}
+
+// report sums the group up, after its end.
+func (g *group) report() (Report, error) {
+	report := Report{Failed: -1, LocallyDrained: g.drained()}
+	for i := range g.tasks {
+		t := &g.tasks[i]
+		report.Path = g.path(t)
+		if TaskState(t.state.Load()) == TaskSucceeded {
+			report.Completed++
+			report.Bytes += t.outcome.Bytes
+			continue
+		}
+		report.Failed, report.Local, report.Remote = i, t.outcome.Local, t.outcome.Remote
+		class := classOf(t.outcome.Err)
+		if !t.outcome.Drained {
+			class = ErrUnquiesced
+		}
+		return report, &Error{Index: i, Endpoint: t.segment.endpoint, Class: class, Cause: t.outcome.Err}
+	}
+	return report, nil
+}
+
+func (g *group) path(t *task) string {
+	switch {
+	case t.segment.peer == nil:
+		return "local copy"
+	case g.engine.policy.Direct:
+		return "tcp direct"
+	}
+	return "tcp"
+}

@@ -1,0 +1,263 @@
+package orbitte
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/lanes/control"
+	"github.com/orbitte/orbitte/lanes/tcp"
+	"github.com/orbitte/orbitte/netproto"
+	"github.com/orbitte/orbitte/reactor"
+	"github.com/orbitte/orbitte/reactor/epoll"
+	"github.com/orbitte/orbitte/reactor/uring"
+	"github.com/orbitte/orbitte/segments"
+)
+
+// Open makes an engine: listener bound, lanes running. Errors: ErrInvalid (configuration), ErrSystem (the
+// port is taken, io_uring was asked for and is forbidden, …). A failed Open leaves nothing behind.
+func Open(config Config) (*Engine, error) {
+	e, err := open(config)
+	if err != nil {
+		return nil, failure("Open", err)
+	}
+	return e, nil
+}
+
+func open(config Config) (*Engine, error) {
+	if err := config.complete(); err != nil {
+		return nil, err
+	}
+	bind, err := bindAddress(config.Bind)
+	if err != nil {
+		return nil, err
+	}
+	places, err := place(&config)
+	if err != nil {
+		return nil, err
+	}
+	e := &Engine{
+		config: config, requester: lanes.NewGate(), peers: map[peerKey]*peer{},
+		budgets: newBudgets(&config.Limits, len(places)), driver: make(chan struct{}, 1),
+		notes: make(chan struct{}, 1), notesEnd: make(chan struct{}), logEnd: make(chan struct{}),
+	}
+	e.policy = e.newPolicy()
+	e.tracker = segments.NewTracker(e.budgets.registrations, e.budgets.registeredBytes, e.registrationEnded)
+	e.inbox = control.NewInbox(e.budgets.notifications, e.budgets.notificationBytes)
+	e.admission = control.Admission{Gate: lanes.NewGate(), Handlers: e.budgets.handlers, Queue: e.budgets.queue}
+	e.idle.New = func() any { return newGroup(e) }
+	if err := e.build(places); err != nil {
+		e.abandon()
+		return nil, err
+	}
+	if err := e.listen(bind); err != nil {
+		e.abandon()
+		return nil, err
+	}
+	return e, e.start()
+}
+
+func (e *Engine) newPolicy() lanes.Policy {
+	c := &e.config
+	epoch := c.Epoch
+	if epoch.IsZero() {
+		epoch = newEpoch()
+	}
+	return lanes.Policy{
+		Epoch: epoch, Direct: c.TCPHostMemory == Direct, PayloadBytesMax: c.Limits.PayloadBytes,
+		NotificationBytesMax: c.Limits.NotificationBytes, SourceTimeout: c.SourceTimeout, IdleTimeout: c.IdleTimeout,
+		TCPNotifications: c.TCPNotifications.on(true),
+		Socket: reactor.SocketOptions{
+			KeepaliveIdle: c.KeepaliveIdle, KeepaliveInterval: c.KeepaliveInterval, KeepaliveCount: c.KeepaliveCount,
+			UserTimeout: c.UserTimeout, Congestion: c.Congestion,
+		},
+	}
+}
+
+// bindAddress resolves the bind address; only here, before there is a lane, may a look-up block.
+func bindAddress(bind string) (netip.AddrPort, error) {
+	if address, err := netip.ParseAddrPort(bind); err == nil {
+		return address, nil
+	}
+	resolved, err := net.ResolveTCPAddr("tcp", bind)
+	if err != nil {
+		return netip.AddrPort{}, invalid("Config.Bind is %q: %v", bind, err)
+	}
+	address := resolved.AddrPort()
+	if !address.Addr().IsValid() { // ":7000"
+		return netip.AddrPortFrom(netip.IPv4Unspecified(), address.Port()), nil
+	}
+	return netip.AddrPortFrom(address.Addr().Unmap(), address.Port()), nil
+}
+
+// place decides how many lanes run where (SPEC L-5; field cases F-51, F-52).
+func place(c *Config) ([]lanes.Place, error) {
+	allowed := allowedCPUs()
+	if len(c.CPUs) > 0 {
+		for _, cpu := range c.CPUs {
+			if !contains(allowed, cpu) {
+				return nil, invalid("Config.CPUs names CPU %d, which this process may not use; allowed are %v", cpu, allowed)
+			}
+		}
+		allowed = c.CPUs
+	}
+	n := c.Lanes
+	if n == 0 {
+		n = lanesFor(len(allowed), cpuQuota("/sys/fs/cgroup", "/proc/self/cgroup"))
+	}
+	if c.Progress == Manual && c.Lanes == 0 {
+		n = 1
+	}
+	pinned := c.Progress == Busy || len(c.CPUs) > 0
+	return lanes.Plan(n, allowed, numaNodes("/sys/devices/system/node"), pinned), nil
+}
+
+func contains(list []int, n int) bool {
+	for _, other := range list {
+		if other == n {
+			return true
+		}
+	}
+	return false
+}
+
+// build makes loops, pools and servers; nothing runs yet.
+func (e *Engine) build(places []lanes.Place) error {
+	for i, place := range places {
+		kernel, why, err := e.openKernel(i)
+		if err != nil {
+			return err
+		}
+		e.kernel = why
+		lane := &lanes.Lane{
+			Loop: reactor.NewLoop(kernel, reactor.Options{
+				Name: fmt.Sprintf("lane %d", i), Mode: e.mode(), Spin: e.config.Spin, CPUs: place.CPUs,
+			}),
+			Index: i, Policy: &e.policy, Tracker: e.tracker,
+			Streams: e.budgets.streams[i], Sessions: e.budgets.sessions[i],
+		}
+		if e.config.Logger != nil {
+			lane.Journal.Signal = e.notes
+		}
+		r := &runner{lane: lane, pool: control.NewPool(lane), server: control.NewServer(lane, &e.admission), stopped: make(chan struct{})}
+		tcp.NewService(r.server)
+		notify := control.NewNotifyService(e.inbox)
+		r.server.Handle(netproto.OperationNotify, notify)
+		r.server.Handle(netproto.OperationControlNotify, notify)
+		r.server.Handle(netproto.OperationDescribe, control.NewDescribeService(e.describe))
+		e.runners = append(e.runners, r)
+	}
+	kernel, _, err := e.openKernel(-1)
+	if err != nil {
+		return err
+	}
+	mode := reactor.EventDriven
+	if e.config.Progress == Manual {
+		mode = reactor.Manual
+	}
+	e.cold = &runner{
+		lane:    &lanes.Lane{Loop: reactor.NewLoop(kernel, reactor.Options{Name: "cold lane", Mode: mode}), Index: -1, Policy: &e.policy},
+		stopped: make(chan struct{}),
+	}
+	return nil
+}
+
+func (e *Engine) mode() reactor.Mode {
+	return [...]reactor.Mode{Adaptive: reactor.Adaptive, EventDriven: reactor.EventDriven, Busy: reactor.Busy, Manual: reactor.Manual}[e.config.Progress]
+}
+
+// openKernel opens one lane's kernel and says why it is this one (SPEC L-1). The cold lane has no
+// sockets and takes epoll, which needs fewest resources.
+func (e *Engine) openKernel(lane int) (reactor.Kernel, string, error) {
+	if e.config.OpenKernel != nil {
+		kernel, err := e.config.OpenKernel(lane)
+		return kernel, "given by Config.OpenKernel", err
+	}
+	any := e.config.Progress == Manual
+	if lane >= 0 && e.config.Kernel != Epoll {
+		kernel, err := uring.New(uring.Options{AnyThread: any})
+		if err == nil {
+			return kernel, "io_uring is available", nil
+		}
+		if e.config.Kernel == IOUring {
+			return nil, "", &Error{Index: -1, Class: ErrUnavailable, Cause: err}
+		}
+		kernel2, err2 := epoll.New(epoll.Options{AnyThread: any})
+		if err2 != nil {
+			return nil, "", err2
+		}
+		return kernel2, err.Error(), nil
+	}
+	kernel, err := epoll.New(epoll.Options{AnyThread: any})
+	if err != nil {
+		return nil, "", err
+	}
+	return kernel, "Config.Kernel asks for epoll", nil
+}
+
+func (e *Engine) listen(bind netip.AddrPort) error {
+	first := e.runners[0].lane
+	descriptor, bound, err := first.Kernel().Listen(bind, e.policy.Socket)
+	if err != nil {
+		return &Error{Index: -1, Class: ErrSystem, Cause: fmt.Errorf("listen on %v: %w", bind, err)}
+	}
+	servers := make([]*control.Server, len(e.runners))
+	for i, r := range e.runners {
+		servers[i] = r.server
+	}
+	e.listener, e.bound = control.NewListener(first, descriptor, servers), bound
+	e.endpoint, err = advertised(e.config.Advertise, bound, hostAddresses())
+	if err != nil {
+		first.Kernel().Close(descriptor) // the listener never started; its error would hide the configuration's
+		return err
+	}
+	return nil
+}
+
+// abandon undoes a build whose loops never ran.
+func (e *Engine) abandon() {
+	for _, r := range append(e.runners, e.cold) {
+		if r != nil {
+			r.lane.Loop.Close()
+		}
+	}
+}
+
+// start runs the loops, or binds them to no thread in manual mode, and begins to accept.
+func (e *Engine) start() error {
+	if e.config.Logger != nil {
+		go e.writeLog()
+	} else {
+		close(e.logEnd)
+	}
+	for _, r := range append(e.runners, e.cold) {
+		if e.config.Progress == Manual {
+			if err := r.lane.Bind(); err != nil {
+				return err
+			}
+			continue
+		}
+		go r.run()
+	}
+	if e.config.Progress == Manual {
+		e.driver <- struct{}{}
+	}
+	return e.runners[0].call(context.Background(), e, e.listener.Start)
+}
+
+// run is a lane's goroutine.
+func (r *runner) run() {
+	r.err = r.lane.Run()
+	r.end()
+}
+
+// end closes a loop that does not turn any more.
+func (r *runner) end() {
+	r.lane.Arena.Close()
+	if err := r.lane.Loop.Close(); r.err == nil {
+		r.err = err
+	}
+	close(r.stopped)
+}

@@ -1,0 +1,159 @@
+package orbitte
+
+import (
+	"context"
+	"sync"
+
+	"github.com/orbitte/orbitte/netproto"
+	"github.com/orbitte/orbitte/segments"
+)
+
+// Permission says what peers may do with a registered range (SPEC M-8).
+type Permission = netproto.Permission
+
+const (
+	LocalOnly   = netproto.LocalOnly   // for this engine's own requests; never exported
+	RemoteRead  = netproto.RemoteRead  // peers may READ
+	RemoteWrite = netproto.RemoteWrite // peers may WRITE
+	ReadWrite   = netproto.ReadWrite   // both
+)
+
+// Range is one element of RegisterBatch: length bytes from offset in a memory object.
+type Range struct {
+	Memory         *Memory
+	Offset, Length uint64
+	Permission     Permission
+}
+
+// Registration is one registered range: the handle that Unregister takes. Registering the same range
+// again gives a handle of its own to the same ID (SPEC M-5).
+type Registration struct {
+	engine *Engine
+	inner  *segments.Registration
+	once   sync.Mutex // with used: a handle is given back once
+	used   bool
+}
+
+// ID is never reused in the engine's life.
+func (r *Registration) ID() uint64 { return r.inner.ID() }
+
+// Address is the address of the first byte.
+func (r *Registration) Address() uint64 { return r.inner.Address() }
+
+// Length is the number of bytes.
+func (r *Registration) Length() uint64 { return r.inner.Length() }
+
+// Permission is what the first registration of the range asked for.
+func (r *Registration) Permission() Permission { return r.inner.Permission() }
+
+// ending is somebody's wait for the end of a registration.
+type ending struct{ done chan struct{} }
+
+// Register makes a range of a memory object usable by requests and, if permitted, by peers. Errors:
+// ErrInvalid (empty, outside, overlapping another memory object), ErrExhausted, ErrClosed.
+func (e *Engine) Register(m *Memory, offset, length uint64, p Permission) (*Registration, error) {
+	handles, err := e.register("Register", []Range{{m, offset, length, p}})
+	if err != nil {
+		return nil, err
+	}
+	return handles[0], nil
+}
+
+// RegisterBatch registers all ranges at once, or none: a failure leaves everything as it was, and its
+// Index names the range (SPEC M-4).
+func (e *Engine) RegisterBatch(ranges []Range) ([]*Registration, error) {
+	return e.register("RegisterBatch", ranges)
+}
+
+func (e *Engine) register(op string, ranges []Range) ([]*Registration, error) {
+	specs := make([]segments.Spec, len(ranges))
+	for i, r := range ranges {
+		if r.Memory == nil || r.Memory.closed.Load() {
+			return nil, &Error{Op: op, Index: i, Class: ErrInvalid, Cause: errMemoryClosed}
+		}
+		specs[i] = segments.Spec{Backing: r.Memory.backing, Offset: r.Offset, Length: r.Length, Permission: r.Permission}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closing.began {
+		return nil, &Error{Op: op, Index: -1, Class: ErrClosed}
+	}
+	inner, err := e.tracker.Register(specs)
+	if err != nil {
+		return nil, registrationError(op, err)
+	}
+	handles := make([]*Registration, len(inner))
+	seen := map[*segments.Registration]*Registration{}
+	for i, r := range inner {
+		if seen[r] == nil { // elements that were coalesced share a handle, as they share a reference
+			e.ended.LoadOrStore(r, &ending{make(chan struct{})})
+			seen[r] = &Registration{engine: e, inner: r}
+		}
+		handles[i] = seen[r]
+	}
+	return handles, nil
+}
+
+func registrationError(op string, err error) error {
+	element, ok := err.(*segments.ElementError)
+	if !ok {
+		return failure(op, err)
+	}
+	class := classOf(element.Err)
+	if class == ErrPermission { // a permission that is none
+		class = ErrInvalid
+	}
+	return &Error{Op: op, Index: element.Element, Class: class, Cause: element.Err}
+}
+
+// Unregister gives a handle back. With the last handle of its range the region disappears for peers
+// and requests at once; then Unregister waits until no admitted work holds it any more, so that nil
+// proves: the engine does not touch the range on behalf of this registration again. Errors: ErrInvalid
+// (given back before), ErrUnquiesced when the context ends first; the region is gone all the same.
+func (e *Engine) Unregister(ctx context.Context, r *Registration) error {
+	if r == nil || r.engine != e || !r.giveBack() {
+		return &Error{Op: "Unregister", Index: -1, Class: ErrInvalid, Cause: errHandle}
+	}
+	waiting, _ := e.ended.Load(r.inner)
+	// Held here so that the memory, if this was its last hold, is unmapped on this goroutine and not on a lane.
+	backing := r.inner.Backing()
+	backing.Hold()
+	defer backing.Drop()
+	e.mu.Lock()
+	last, err := e.tracker.Unregister(r.inner.ID())
+	e.mu.Unlock()
+	if err != nil {
+		return failure("Unregister", err)
+	}
+	if !last || waiting == nil {
+		return nil
+	}
+	if err := e.waitOn(ctx, waiting.(*ending).done, nil); err != nil {
+		return &Error{Op: "Unregister", Index: -1, Class: ErrUnquiesced, Cause: err}
+	}
+	return nil
+}
+
+func (r *Registration) giveBack() bool {
+	r.once.Lock()
+	defer r.once.Unlock()
+	first := !r.used
+	r.used = true
+	return first
+}
+
+// registrationEnded is called once for each registration, on whatever thread ended it.
+func (e *Engine) registrationEnded(r *segments.Registration) {
+	if waiting, ok := e.ended.LoadAndDelete(r); ok {
+		close(waiting.(*ending).done)
+	}
+}
+
+// describe appends the descriptor as peers see it now: the mirror is one consistent set (SPEC M-4).
+func (e *Engine) describe(dst []byte) ([]byte, error) {
+	d := netproto.Descriptor{
+		Capabilities: e.capabilities(),
+		Regions:      e.tracker.Mirror().Regions(),
+	}
+	return netproto.AppendDescriptor(dst, &d), nil
+}

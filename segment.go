@@ -1,0 +1,352 @@
+package orbitte
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync"
+
+	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/lanes/control"
+	"github.com/orbitte/orbitte/netproto"
+	"github.com/orbitte/orbitte/reactor"
+	"github.com/orbitte/orbitte/segments"
+)
+
+var (
+	errMemoryClosed = errors.New("the memory is nil or closed")
+	errHandle       = errors.New("a handle of this engine that was not given back before is needed")
+	errSegment      = errors.New("an open segment of this engine is needed")
+	errNoEpoch      = errors.New("the expected epoch is zero; get it from the source's owner, or learn it with Describe")
+)
+
+// Region is one range that a peer publishes. It carries no authority.
+type Region struct {
+	ID              uint64
+	Address, Length uint64
+	Permission      Permission
+}
+
+// Segment is everything that one life of one peer publishes, as it was when opened or last refreshed.
+// Any goroutine may use it.
+type Segment struct {
+	engine   *Engine
+	endpoint string
+	epoch    Epoch
+	peer     *peer // nil exactly when the segment is the engine's own
+	gate     *lanes.Gate
+	mu       sync.Mutex
+	remote   *segments.Remote
+	returned bool            // true exactly when the reference to the peer was given back
+	gone     <-chan struct{} // closed when the channel has ended; nil when it goes on
+}
+
+// peerKey names a stream: one per endpoint and epoch (SPEC T-3).
+type peerKey struct {
+	endpoint string
+	epoch    Epoch
+}
+
+// peer is one channel and its references; the channel is used on its runner's lane only.
+type peer struct {
+	key     peerKey
+	runner  *runner
+	refs    int // guarded by Engine.mu
+	channel *control.Channel
+}
+
+// Endpoint of the peer, as it was given to OpenSegment.
+func (s *Segment) Endpoint() string { return s.endpoint }
+
+// Epoch of the peer's life that the segment belongs to.
+func (s *Segment) Epoch() Epoch { return s.epoch }
+
+// Local is true exactly when the segment is the engine's own: requests to it are copies in this process.
+func (s *Segment) Local() bool { return s.peer == nil }
+
+func (s *Segment) view() *segments.Remote {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.remote
+}
+
+// Regions lists what the peer published, in the order of their IDs.
+func (s *Segment) Regions() []Region {
+	published := s.view().Descriptor().Regions
+	regions := make([]Region, len(published))
+	for i, r := range published {
+		regions[i] = Region{ID: r.ID, Address: r.Base, Length: r.Length, Permission: r.Permission}
+	}
+	return regions
+}
+
+// TransferBytesMax is the largest request that both sides admit, in bytes (field case F-73).
+func (s *Segment) TransferBytesMax() uint64 {
+	return min(s.view().Descriptor().Capabilities.TransferBytesMax, s.engine.policy.PayloadBytesMax)
+}
+
+func (e *Engine) capabilities() netproto.Capabilities {
+	bits := netproto.CapabilityTCP | netproto.CapabilityControlNotify
+	if e.policy.TCPNotifications {
+		bits |= netproto.CapabilityNotify
+	}
+	return netproto.Capabilities{Bits: bits, TransferBytesMax: e.policy.PayloadBytesMax}
+}
+
+// OpenSegment connects to a peer and reads what it publishes. The epoch comes from the source's owner;
+// each operation checks it again at the source, so that a new process on the same address inherits
+// nothing (SPEC G-1). Errors: ErrInvalid, ErrUnreachable, ErrStaleEpoch, ErrExhausted, ErrClosed,
+// ErrDeadline, ErrCancelled, ErrProtocol; a failed open leaves nothing behind.
+func (e *Engine) OpenSegment(ctx context.Context, endpoint string, epoch Epoch) (*Segment, error) {
+	if epoch.IsZero() {
+		return nil, &Error{Op: "OpenSegment", Index: -1, Endpoint: endpoint, Class: ErrInvalid, Cause: errNoEpoch}
+	}
+	return e.openSegment(ctx, "OpenSegment", endpoint, epoch)
+}
+
+// Describe reads what a peer publishes without knowing its epoch, which is learned from the peer itself
+// (SPEC W-12): good for showing, no proof of who answers. The segment is open and is closed by
+// CloseSegment like any other. Errors as OpenSegment.
+func (e *Engine) Describe(ctx context.Context, endpoint string) (*Segment, error) {
+	return e.openSegment(ctx, "Describe", endpoint, Epoch{})
+}
+
+func (e *Engine) openSegment(ctx context.Context, op, endpoint string, epoch Epoch) (*Segment, error) {
+	s, err := e.admitted(0, func() (*Segment, error) {
+		if endpoint == e.endpoint && epoch == e.policy.Epoch {
+			return e.ownSegment()
+		}
+		return e.peerSegment(ctx, endpoint, epoch)
+	})
+	if err != nil {
+		return nil, aboutPeer(op, endpoint, err)
+	}
+	return s, nil
+}
+
+func aboutPeer(op, endpoint string, err error) error {
+	wrapped := failure(op, err)
+	var own *Error
+	if errors.As(wrapped, &own) && own.Endpoint == "" {
+		own.Endpoint = endpoint
+	}
+	return wrapped
+}
+
+// admitted runs do as one submission: fenced by CloseRequester, charged, counted (SPEC U).
+func (e *Engine) admitted(bytes uint64, do func() (*Segment, error)) (*Segment, error) {
+	if !e.requester.Enter() {
+		return nil, &Error{Index: -1, Class: ErrClosed}
+	}
+	defer e.requester.Leave()
+	submission, err := e.budgets.submissions.Take(1)
+	if err != nil {
+		return nil, err
+	}
+	defer submission.Repay()
+	charge, err := e.budgets.submittedBytes.Take(int64(bytes))
+	if err != nil {
+		return nil, err
+	}
+	defer charge.Repay()
+	return do()
+}
+
+// ownSegment is the engine's view of itself: no socket, no NIC (field case F-71).
+func (e *Engine) ownSegment() (*Segment, error) {
+	s := &Segment{engine: e, endpoint: e.endpoint, epoch: e.policy.Epoch, gate: lanes.NewGate()}
+	return s, s.refreshOwn()
+}
+
+func (s *Segment) refreshOwn() error {
+	d := netproto.Descriptor{Capabilities: s.engine.capabilities(), Regions: s.engine.tracker.Mirror().Regions()}
+	remote, err := segments.NewRemote(s.endpoint, s.epoch, d)
+	if err == nil {
+		s.mu.Lock()
+		s.remote = remote
+		s.mu.Unlock()
+	}
+	return err
+}
+
+func (e *Engine) peerSegment(ctx context.Context, endpoint string, epoch Epoch) (*Segment, error) {
+	addresses, err := e.lookup(ctx, endpoint)
+	if err != nil {
+		return nil, err
+	}
+	p := e.borrowPeer(peerKey{endpoint, epoch}, addresses)
+	descriptor, actual, err := e.inquire(ctx, p, epoch)
+	if err != nil {
+		e.returnPeer(p)
+		return nil, err
+	}
+	remote, err := segments.NewRemote(endpoint, actual, descriptor)
+	if err != nil {
+		e.returnPeer(p)
+		return nil, &Error{Index: -1, Class: ErrProtocol, Cause: err}
+	}
+	if actual != epoch { // learned: the channel was the question's own
+		e.returnPeer(p)
+		p = e.borrowPeer(peerKey{endpoint, actual}, addresses)
+	}
+	s := &Segment{engine: e, endpoint: endpoint, epoch: actual, gate: lanes.NewGate(), remote: remote, peer: p}
+	if actual == e.policy.Epoch { // this engine under another name
+		e.returnPeer(p)
+		s.peer = nil
+	}
+	return s, nil
+}
+
+// borrowPeer finds or makes the peer and adds a reference. A new peer goes to the lane with fewest.
+func (e *Engine) borrowPeer(key peerKey, addresses []netip.AddrPort) *peer {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if p := e.peers[key]; p != nil {
+		p.refs++
+		return p
+	}
+	best := e.runners[0]
+	for _, r := range e.runners[1:] {
+		if r.peers < best.peers {
+			best = r
+		}
+	}
+	best.peers++
+	p := &peer{key: key, runner: best, refs: 1, channel: best.pool.NewChannel(addresses)}
+	e.peers[key] = p
+	return p
+}
+
+// returnPeer drops a reference; with the last one the channel closes. The answer is closed when the
+// channel has ended, nil when it goes on.
+func (e *Engine) returnPeer(p *peer) <-chan struct{} {
+	e.mu.Lock()
+	p.refs--
+	last := p.refs == 0
+	if last {
+		delete(e.peers, p.key)
+		p.runner.peers--
+	}
+	e.mu.Unlock()
+	if !last {
+		return nil
+	}
+	c := &channelClose{peer: p, done: make(chan struct{})}
+	if p.runner.lane.Post(&c.letter, c) != nil {
+		close(c.done) // the lane has ended, and every stream with it
+	}
+	return c.done
+}
+
+// channelClose closes a channel on its lane.
+type channelClose struct {
+	letter reactor.Letter
+	peer   *peer
+	done   chan struct{}
+}
+
+// Receive (reactor.Recipient).
+func (c *channelClose) Receive(*reactor.Letter, reactor.Instant) {
+	c.peer.channel.Close(func() { close(c.done) })
+}
+
+// inquiry is one describe and its caller.
+type inquiry struct {
+	control.Inquiry
+	start, cancel reactor.Letter
+	peer          *peer
+	done          chan struct{}
+}
+
+// Receive starts or cancels the inquiry on its lane (reactor.Recipient).
+func (q *inquiry) Receive(letter *reactor.Letter, _ reactor.Instant) {
+	if letter == &q.cancel {
+		q.Cancel()
+		return
+	}
+	q.Start(q.peer.channel)
+}
+
+func (e *Engine) inquire(ctx context.Context, p *peer, epoch Epoch) (netproto.Descriptor, Epoch, error) {
+	if err := ctx.Err(); err != nil {
+		return netproto.Descriptor{}, Epoch{}, err
+	}
+	q := &inquiry{peer: p, done: make(chan struct{})}
+	q.Inquiry.Epoch, q.Inquiry.Deadline = epoch, e.deadline(ctx)
+	q.Inquiry.Done = func(*control.Inquiry) { close(q.done) }
+	if p.runner.lane.Post(&q.start, q) != nil {
+		return netproto.Descriptor{}, Epoch{}, &Error{Index: -1, Class: ErrClosed}
+	}
+	stop := context.AfterFunc(ctx, func() { _ = p.runner.lane.Post(&q.cancel, q) }) // a lane that ended has ended the inquiry
+	defer stop()
+	if err := e.waitOn(context.Background(), q.done, p.runner.stopped); err != nil {
+		return netproto.Descriptor{}, Epoch{}, err
+	}
+	return q.Descriptor, q.Inquiry.Epoch, q.Err
+}
+
+// deadline is the context's, or the default one.
+func (e *Engine) deadline(ctx context.Context) reactor.Instant {
+	if at, ok := ctx.Deadline(); ok {
+		return e.clock().At(at)
+	}
+	return e.clock().Now().After(e.config.RequestTimeout)
+}
+
+// Refresh reads again what the peer publishes. Errors as OpenSegment; the old view stays then.
+func (s *Segment) Refresh(ctx context.Context) error {
+	if !s.gate.Enter() {
+		return &Error{Op: "Refresh", Index: -1, Endpoint: s.endpoint, Class: ErrClosed}
+	}
+	defer s.gate.Leave()
+	_, err := s.engine.admitted(0, func() (*Segment, error) {
+		if s.Local() {
+			return nil, s.refreshOwn()
+		}
+		descriptor, _, err := s.engine.inquire(ctx, s.peer, s.epoch)
+		if err != nil {
+			return nil, err
+		}
+		remote, err := segments.NewRemote(s.endpoint, s.epoch, descriptor)
+		if err != nil {
+			return nil, &Error{Index: -1, Class: ErrProtocol, Cause: err}
+		}
+		s.mu.Lock()
+		s.remote = remote
+		s.mu.Unlock()
+		return nil, nil
+	})
+	if err != nil {
+		return aboutPeer("Refresh", s.endpoint, err)
+	}
+	return nil
+}
+
+// CloseSegment refuses further requests on the segment, waits for those under way, then closes the
+// peer's cached stream unless another segment of the same peer is open (SPEC G-5). It may be called
+// again after its context has ended it with ErrUnquiesced.
+func (e *Engine) CloseSegment(ctx context.Context, s *Segment) error {
+	if s == nil || s.engine != e {
+		return &Error{Op: "CloseSegment", Index: -1, Class: ErrInvalid, Cause: errSegment}
+	}
+	s.gate.Fence()
+	if err := e.waitOn(ctx, s.gate.Quiet(), nil); err != nil {
+		return &Error{Op: "CloseSegment", Index: -1, Endpoint: s.endpoint, Class: ErrUnquiesced, Cause: err}
+	}
+	if s.Local() {
+		return nil
+	}
+	s.mu.Lock()
+	if !s.returned {
+		s.returned, s.gone = true, e.returnPeer(s.peer)
+	}
+	gone := s.gone
+	s.mu.Unlock()
+	if gone == nil {
+		return nil // another segment goes on with the stream
+	}
+	if err := e.waitOn(ctx, gone, s.peer.runner.stopped); err != nil && ctx.Err() != nil {
+		return &Error{Op: "CloseSegment", Index: -1, Endpoint: s.endpoint, Class: ErrUnquiesced, Cause: err}
+	}
+	return nil
+}

@@ -1,0 +1,107 @@
+package orbitte
+
+import (
+	"sync/atomic"
+
+	"github.com/orbitte/orbitte/budgets"
+	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/reactor"
+)
+
+// Gauge is one budget: what is used of it now, the most it was, and its limit (SPEC U-1).
+type Gauge = budgets.Snapshot
+
+// Stats is a reading of an engine. Numbers are read one after the other while work goes on.
+type Stats struct {
+	Endpoint string
+	Epoch    Epoch
+	// Gauges lists every budget. After a full drain Used is zero in all of them.
+	Gauges []Gauge
+	// Kernel is "io_uring", "epoll" or "sim"; KernelReason says why.
+	Kernel, KernelReason string
+	Lanes                []LaneStats
+	// Totals sums the lanes' traffic.
+	Totals Traffic
+	// Unquiesced counts calls that returned ErrUnquiesced and whose work has not ended yet.
+	Unquiesced int64
+}
+
+// LaneStats is one lane's share.
+type LaneStats struct {
+	Index int
+	Loop  reactor.Stats
+	// Congestion is the congestion control that the last connected stream has; empty before.
+	Congestion string
+	// DroppedNotes counts log lines lost because nobody wrote them in time.
+	DroppedNotes uint64
+	Traffic      Traffic
+}
+
+// Traffic counts what was done since the engine was opened.
+type Traffic struct {
+	// Source side.
+	ReadsServed, WritesServed, BytesServed, BytesStored uint64
+	Described, NotificationsReceived, FramesRefused     uint64
+	Accepted, AcceptErrors, Overflowed, SourceTimeouts  uint64
+	// Requester side.
+	ReadsDone, WritesDone, BytesRead, BytesWritten, TransfersFailed uint64
+	Connects, ConnectErrors, StreamsReused, StreamsRetired          uint64
+	LocalCopies                                                     uint64
+	// Both.
+	Evicted, IdleClosed, ConflictRetries, RetainedDescriptors uint64
+}
+
+// Stats reads the engine.
+func (e *Engine) Stats() Stats {
+	s := Stats{
+		Endpoint: e.endpoint, Epoch: e.policy.Epoch, Kernel: e.runners[0].lane.Kernel().Name(), KernelReason: e.kernel,
+		Unquiesced: e.counts.unquiesced.Load(),
+	}
+	for _, b := range e.budgets.all() {
+		s.Gauges = append(s.Gauges, b.Snapshot())
+	}
+	for _, r := range e.runners {
+		l := LaneStats{Index: r.lane.Index, Loop: r.lane.Loop.Stats(), DroppedNotes: r.lane.Journal.Dropped(), Traffic: trafficOf(&r.lane.Counts)}
+		if congestion := r.lane.Congestion.Load(); congestion != nil {
+			l.Congestion = *congestion
+		}
+		s.Lanes = append(s.Lanes, l)
+		s.Totals.add(&l.Traffic)
+	}
+	return s
+}
+
+func trafficOf(c *lanes.Counts) Traffic {
+	var t Traffic
+	for _, pair := range t.pairs(c) {
+		*pair.to = pair.from.Load()
+	}
+	return t
+}
+
+type countPair struct {
+	to   *uint64
+	from *atomic.Uint64
+}
+
+// pairs says which field shows which count.
+func (t *Traffic) pairs(c *lanes.Counts) []countPair {
+	return []countPair{
+		{&t.ReadsServed, &c.ReadsServed}, {&t.WritesServed, &c.WritesServed}, {&t.BytesServed, &c.BytesServed}, {&t.BytesStored, &c.BytesStored},
+		{&t.Described, &c.Described}, {&t.NotificationsReceived, &c.Notified}, {&t.FramesRefused, &c.RefusedFrames},
+		{&t.Accepted, &c.Accepted}, {&t.AcceptErrors, &c.AcceptErrors}, {&t.Overflowed, &c.OverflowedSessions}, {&t.SourceTimeouts, &c.SourceTimeouts},
+		{&t.ReadsDone, &c.ReadsDone}, {&t.WritesDone, &c.WritesDone}, {&t.BytesRead, &c.BytesRead}, {&t.BytesWritten, &c.BytesWritten},
+		{&t.TransfersFailed, &c.TransfersFailed}, {&t.Connects, &c.Connects}, {&t.ConnectErrors, &c.ConnectErrors},
+		{&t.StreamsReused, &c.Reused}, {&t.StreamsRetired, &c.StreamsRetired}, {&t.LocalCopies, &c.LocalCopies},
+		{&t.Evicted, &c.Evicted}, {&t.IdleClosed, &c.IdleClosed}, {&t.ConflictRetries, &c.ConflictRetries}, {&t.RetainedDescriptors, &c.RetainedDescriptors},
+	}
+}
+
+// add sums another reading into this one.
+func (t *Traffic) add(other *Traffic) {
+	var none lanes.Counts
+	from := other.pairs(&none)
+	for i, pair := range t.pairs(&none) {
+		*pair.to += *from[i].to
+	}
+}

@@ -1,0 +1,104 @@
+package orbitte
+
+import (
+	"context"
+	"errors"
+)
+
+// SubmitAndWait checks all requests, runs them in order and stops at the first failure (SPEC G-3). The
+// report has the completed prefix. It returns only when the engine can no longer touch the caller's
+// memory on behalf of the submission, or says ErrUnquiesced (SPEC G-8). The context's deadline, or
+// Config.RequestTimeout, bounds the whole. The error is an *Error; its Index names the request.
+func (e *Engine) SubmitAndWait(ctx context.Context, requests []Request) (Report, error) {
+	report, _, err := e.submitAndWait(ctx, requests)
+	return report, aboutCall("SubmitAndWait", err)
+}
+
+func aboutCall(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return failure(op, err)
+}
+
+// submitAndWait also says whether anything ran.
+func (e *Engine) submitAndWait(ctx context.Context, requests []Request) (report Report, ran bool, err error) {
+	none := Report{Failed: -1, LocallyDrained: true}
+	if err := ctx.Err(); err != nil {
+		return none, false, err
+	}
+	if !e.requester.Enter() {
+		return none, false, &Error{Index: -1, Class: ErrClosed}
+	}
+	g := e.idle.Get().(*group)
+	if err := g.admit(requests); err != nil {
+		e.requester.Leave()
+		e.idle.Put(g)
+		return none, false, err
+	}
+	g.ended, g.deadline = g.told, e.deadline(ctx)
+	g.waiting.Store(waitingOn)
+	stop := func() bool { return true }
+	if ctx.Done() != nil {
+		stop = context.AfterFunc(ctx, g.end)
+	}
+	if err := g.run(); err != nil { // the lanes have ended: nothing was started
+		g.abort()
+		return none, false, err
+	}
+	if err := e.awaitGroup(ctx, g); err != nil {
+		return Report{Failed: -1}, true, err
+	}
+	report, err = g.report()
+	err = underContext(ctx, err)
+	if stop() && report.LocallyDrained { // otherwise a cancel letter may still name the group
+		e.idle.Put(g)
+	}
+	return report, true, err
+}
+
+// abort gives back what an admitted group holds that never ran.
+func (g *group) abort() {
+	g.release()
+	g.submission.Repay()
+	g.bytes.Repay()
+	g.engine.requester.Leave()
+}
+
+// awaitGroup waits for the group's end. Once the context has ended, the lane is asked to end the group
+// and has QuiesceTimeout to prove that the memory is quiet.
+func (e *Engine) awaitGroup(ctx context.Context, g *group) error {
+	stopped := g.where.Load()
+	var stop <-chan struct{}
+	if stopped != nil {
+		stop = stopped.stopped
+	}
+	err := e.waitOn(ctx, g.done, stop)
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.config.QuiesceTimeout)
+		defer cancel()
+		if err = e.waitOn(grace, g.done, stop); err == nil {
+			return nil
+		}
+	}
+	e.counts.unquiesced.Add(1)
+	if !g.waiting.CompareAndSwap(waitingOn, waitingLeft) { // it ended just now
+		e.counts.unquiesced.Add(-1)
+		<-g.done
+		return nil
+	}
+	return &Error{Index: -1, Class: ErrUnquiesced, Cause: err}
+}
+
+// underContext names the caller's own reason: a cancellation that came from the context's deadline is
+// a deadline.
+func underContext(ctx context.Context, err error) error {
+	var own *Error
+	if errors.As(err, &own) && own.Class == ErrCancelled && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		own.Class = ErrDeadline
+	}
+	return err
+}

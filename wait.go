@@ -1,0 +1,108 @@
+package orbitte
+
+import (
+	"context"
+	"time"
+
+	"github.com/orbitte/orbitte/reactor"
+)
+
+// manualStep is how long a waiting call in manual mode lets a lane block before it looks around.
+const manualStep = time.Millisecond
+
+// call runs something on a lane.
+type call struct {
+	letter reactor.Letter
+	do     func()
+	done   chan struct{}
+}
+
+// Receive does it (reactor.Recipient).
+func (c *call) Receive(*reactor.Letter, reactor.Instant) {
+	c.do()
+	close(c.done)
+}
+
+// call runs do on the runner's lane and waits until it has run. The error is the context's, the loop's,
+// or ErrClosed; then do may still run later, unless the lane has stopped.
+func (r *runner) call(ctx context.Context, e *Engine, do func()) error {
+	c := &call{do: do, done: make(chan struct{})}
+	if err := r.lane.Post(&c.letter, c); err != nil {
+		return &Error{Index: -1, Class: ErrClosed, Cause: err}
+	}
+	return e.waitOn(ctx, c.done, r.stopped)
+}
+
+// waitOn waits for done; in manual mode it drives the lanes meanwhile (SPEC L-4).
+func (e *Engine) waitOn(ctx context.Context, done, stopped <-chan struct{}) error {
+	for {
+		select {
+		case <-done:
+			return nil
+		default:
+		}
+		select {
+		case <-done:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-stopped:
+			return e.stoppedError(done)
+		case <-e.driver: // manual mode only: nobody else drives
+			e.drive(manualStep)
+			e.driver <- struct{}{}
+		}
+	}
+}
+
+// stoppedError tells a lane that ended by itself from work that finished just before the end.
+func (e *Engine) stoppedError(done <-chan struct{}) error {
+	select {
+	case <-done:
+		return nil
+	default:
+	}
+	for _, r := range append(e.runners, e.cold) {
+		select {
+		case <-r.stopped:
+			if r.err != nil {
+				return &Error{Index: -1, Class: ErrSystem, Cause: r.err}
+			}
+		default:
+		}
+	}
+	return &Error{Index: -1, Class: ErrClosed}
+}
+
+// drive gives every loop one turn; if none had work, the first lane waits for some, at most for d.
+func (e *Engine) drive(d time.Duration) bool {
+	worked := false
+	for _, r := range e.runners {
+		worked = r.lane.Turn(reactor.Past) || worked
+	}
+	worked = e.cold.lane.Turn(reactor.Past) || worked
+	if !worked && d > 0 {
+		if len(e.runners) > 1 {
+			d = min(d, 50*time.Microsecond) // the other lanes have no thread to wait on
+		}
+		worked = e.runners[0].lane.Turn(e.clock().Now().After(d))
+	}
+	return worked
+}
+
+// Progress drives the lanes of an engine in manual mode on the calling goroutine: one turn each, and
+// up to d of waiting when there was nothing to do. It says whether anything was done. While another
+// call drives the engine it returns false at once. In the other modes it panics.
+func (e *Engine) Progress(d time.Duration) bool {
+	if e.config.Progress != Manual {
+		panic("orbitte: Progress on an engine whose lanes have threads of their own")
+	}
+	select {
+	case <-e.driver:
+	default:
+		return false
+	}
+	worked := e.drive(d)
+	e.driver <- struct{}{}
+	return worked
+}
