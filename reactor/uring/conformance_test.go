@@ -24,7 +24,7 @@ func TestConformanceOnAnyThread(t *testing.T) {
 func TestConformanceWithTinyQueues(t *testing.T) {
 	kerneltest.Run(t, func(*testing.T) kerneltest.Harness {
 		return kerneltest.Real(func() (reactor.Kernel, error) {
-			return uring.New(uring.Options{Entries: 1, Completions: 1})
+			return uring.New(uring.Options{Entries: 2, Completions: 4})
 		})
 	})
 }

@@ -62,7 +62,7 @@ const (
 func New(o Options) (*Kernel, error) {
 	o.Operations = standard(o.Operations, 256)
 	o.Entries = standard(o.Entries, 256)
-	o.Completions = max(standard(o.Completions, 4096), o.Entries)
+	o.Completions = max(standard(o.Completions, 4096), o.Entries, 4)
 	ring, err := openRing(uint32(o.Entries), uint32(o.Completions), o.AnyThread)
 	if err != nil {
 		return nil, err

@@ -65,6 +65,13 @@ func (k *Kernel) remaining(until reactor.Instant) time.Duration {
 // is queued behind the others, so reaping first cannot keep them from their turn for long.
 func (k *Kernel) pass(out []reactor.Completion) int {
 	n := k.reap(out)
+	for n < len(out) && k.ring.CQOverflowed() {
+		k.enter()
+		reaped := k.reap(out[n:])
+		if n += reaped; reaped == 0 {
+			break
+		}
+	}
 	n += k.walk(out[n:])
 	if k.eager > 0 {
 		k.enter()
