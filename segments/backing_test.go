@@ -247,4 +247,17 @@ func TestTableOfResidentsGrowsAndIsReused(t *testing.T) {
 	for _, b := range all {
 		b.Drop()
 	}
+	shelves := func() (n int) {
+		for s := &residents; s != nil; s = s.next.Load() {
+			n++
+		}
+		return n
+	}
+	before := shelves()
+	for range 2 * shelfPlaces * before {
+		adopted(t, 8).Drop()
+	}
+	if shelves() != before {
+		t.Fatalf("%d shelves became %d though all places are free", before, shelves())
+	}
 }

@@ -166,6 +166,9 @@ func TestTableGrowsToItsLimitAndNoFurther(t *testing.T) {
 	}
 	all[2000] = lent(t, b, 2000, 1, Exclusive)
 	for i := range all {
+		if b.Quiet() {
+			t.Fatalf("quiet with %d leases out", leasesMax-i)
+		}
 		all[i].Return()
 	}
 	if !b.Quiet() || b.Holders() != 1 {
@@ -174,48 +177,66 @@ func TestTableGrowsToItsLimitAndNoFurther(t *testing.T) {
 }
 
 // proves M-9
-func TestEarlierClaimGoesFirstAndLaterClaimIsDoomed(t *testing.T) {
+func TestLaterClaimWithdrawsBeforeAnEarlierOne(t *testing.T) {
 	leavesNothing(t)
 	b := adopted(t, 10)
 	defer b.Drop()
-	for _, earlier := range []bool{true, false} {
-		dummy := Lease{}
-		if !earlier {
-			dummy = lent(t, b, 9, 1, Shared) // takes the first slot for a while
-		}
-		var unfinished Lease // announces and then does not get on
-		if _, ok := b.leases.take(&unfinished); !ok {
-			t.Fatal("no slot")
-		}
-		s := &unfinished.chunk.slots[unfinished.place]
-		s.start.Store(2)
-		s.end.Store(5)
-		announced := 1000*generation + accessBit + uint64(claiming)
-		s.state.Store(announced)
-		if !earlier {
-			dummy.Return()
-		}
-		lease, err := b.Lend(4, 3, Exclusive)
-		var conflict *Conflict
-		switch {
-		case earlier && (!errors.As(err, &conflict) || conflict.Held != Range{2, 3} || s.state.Load() != announced):
-			t.Fatalf("beside an earlier claim: %v, its slot %#x", err, s.state.Load())
-		case !earlier && (err != nil || s.state.Load() != announced-claiming+doomed):
-			t.Fatalf("before a later claim: %v, its slot %#x", err, s.state.Load())
-		case !earlier:
-			lease.Return()
-		}
-		s.state.Store(announced - claiming + free)
-		clearBit(&unfinished.chunk.taken, unfinished.place)
+	earlier := Lease{extent: Range{2, 3}}
+	rank, _ := b.leases.announce(&earlier, Exclusive) // and does not get on for a while
+	_, err := b.Lend(4, 3, Exclusive)
+	var conflict *Conflict
+	if !errors.As(err, &conflict) || conflict.Held != (Range{2, 3}) || conflict.HeldAccess != Exclusive || conflict.Simultaneous {
+		t.Fatalf("beside an earlier claim: %v", err)
 	}
+	beside := lent(t, b, 5, 5, Exclusive)
+	if _, clear := b.leases.scan(&earlier, Exclusive, rank); !clear || earlier.decide(clear) != granted {
+		t.Fatal("the earlier claim was lost")
+	}
+	beside.Return()
+	earlier.chunk.release(earlier.place, earlier.claim)
+}
+
+// proves M-9
+func TestEarlierClaimDoomsALaterOneThatSawNothing(t *testing.T) {
+	leavesNothing(t)
+	b := adopted(t, 10)
+	defer b.Drop()
+	first := lent(t, b, 9, 1, Shared) // the first slot is taken for a while
+	later := Lease{extent: Range{2, 3}}
+	rank, _ := b.leases.announce(&later, Exclusive)
+	first.Return()
+	_, clear := b.leases.scan(&later, Exclusive, rank)
+	if !clear {
+		t.Fatal("met a conflict where none is")
+	}
+	earlier := lent(t, b, 4, 3, Shared) // announced after the later one looked
+	if verdict := later.decide(clear); verdict != outrun {
+		t.Fatalf("verdict %d: two conflicting leases stand side by side", verdict)
+	}
+	var conflict *Conflict
+	if err := b.refuse(outrun, later.extent, Exclusive, standing{}); !errors.As(err, &conflict) || !conflict.Simultaneous {
+		t.Fatalf("%v", err)
+	}
+	if _, err := b.Lend(2, 3, Exclusive); !errors.Is(err, ErrConflict) {
+		t.Fatalf("%v", err)
+	}
+	earlier.Return()
+	again := lent(t, b, 2, 3, Exclusive)
+	again.Return()
 }
 
 // proves M-9
 func TestExactlyOneOfTwoSimultaneousClaimsWins(t *testing.T) {
 	leavesNothing(t)
-	b := adopted(t, 64)
+	b := adopted(t, 128)
 	defer b.Drop()
-	const rounds = 3000
+	var others [chunkSlots]Lease // make the scan long, so that claims meet in it
+	for i := range others {
+		others[i] = lent(t, b, 64+uint64(i), 1, Exclusive)
+	}
+	others[0].Return() // the two claims take these slots
+	others[1].Return()
+	const rounds = 5000
 	var ready, tried, wins atomic.Int64
 	contend := func() {
 		for round := range int64(rounds) {
@@ -234,6 +255,9 @@ func TestExactlyOneOfTwoSimultaneousClaimsWins(t *testing.T) {
 	both.Go(contend)
 	both.Go(contend)
 	both.Wait()
+	for i := range others[2:] {
+		others[2+i].Return()
+	}
 	if wins.Load() != rounds {
 		t.Fatalf("%d claims won in %d rounds of two", wins.Load(), rounds)
 	}
@@ -241,9 +265,41 @@ func TestExactlyOneOfTwoSimultaneousClaimsWins(t *testing.T) {
 
 // meet waits until everybody has come.
 func meet(come *atomic.Int64, all int64) {
-	for come.Add(1); come.Load() < all; {
-		runtime.Gosched()
+	come.Add(1)
+	for spins := 0; come.Load() < all; spins++ {
+		if spins > 1000 { // spinning at first makes both leave at the same moment
+			runtime.Gosched()
+		}
 	}
+}
+
+// proves M-9
+func TestSlotThatChangesHandsNeverRefusesADisjointClaim(t *testing.T) {
+	leavesNothing(t)
+	b := adopted(t, 100)
+	defer b.Drop()
+	var done atomic.Bool
+	var both sync.WaitGroup
+	both.Go(func() { // one slot, in turn below and above the middle
+		for i := uint64(0); !done.Load(); i++ {
+			lease, err := b.Lend(i%2*90, 10, Exclusive)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			lease.Return()
+		}
+	})
+	for range 30_000 {
+		lease, err := b.Lend(40, 20, Exclusive)
+		if err != nil {
+			t.Error(err)
+			break
+		}
+		lease.Return()
+	}
+	done.Store(true)
+	both.Wait()
 }
 
 // proves M-9
@@ -262,6 +318,12 @@ func TestLeaseTableAgreesWithANaiveList(t *testing.T) {
 			access Access
 		}
 		var out []entry
+		defer func() { // also after a failure
+			for i := range out {
+				out[i].lease.Return()
+			}
+			b.Drop()
+		}()
 		t.Repeat(map[string]func(*rapid.T){
 			"lend": func(t *rapid.T) {
 				asked := Range{rapid.Uint64Range(0, size+1).Draw(t, "offset"), rapid.Uint64Range(0, size+1).Draw(t, "length")}
@@ -301,10 +363,6 @@ func TestLeaseTableAgreesWithANaiveList(t *testing.T) {
 				}
 			},
 		})
-		for i := range out {
-			out[i].lease.Return()
-		}
-		b.Drop()
 	})
 }
 

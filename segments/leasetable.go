@@ -65,27 +65,42 @@ type standing struct {
 
 // claim tries to get the lease's extent. When granted, chunk, place and claim of the lease are set.
 func (t *leaseTable) claim(l *Lease, a Access) (standing, verdict) {
-	rank, ok := t.take(l)
+	rank, ok := t.announce(l, a)
 	if !ok {
 		return standing{}, full
+	}
+	found, clear := t.scan(l, a, rank)
+	return found, l.decide(clear)
+}
+
+// announce takes a slot and shows the claim to everybody. It returns the slot's rank in the table.
+func (t *leaseTable) announce(l *Lease, a Access) (rank int, ok bool) {
+	rank, ok = t.take(l)
+	if !ok {
+		return 0, false
 	}
 	s := &l.chunk.slots[l.place]
 	s.start.Store(l.extent.Start)
 	s.end.Store(l.extent.End())
-	announced := (s.state.Load()/generation+1)*generation | uint64(a)*accessBit | claiming
-	s.state.Store(announced)
+	fresh := (s.state.Load()/generation + 1) * generation
+	l.claim = fresh | uint64(a)*accessBit | held
+	s.state.Store(l.claim - held + claiming)
+	return rank, true
+}
 
-	l.claim = announced - claiming + held
-	found, clear := t.scan(l, a, rank)
-	if clear && s.state.CompareAndSwap(announced, l.claim) {
-		return standing{}, granted
+// decide ends an announced claim: held when the scan was clear and no earlier claim has doomed it
+// since, withdrawn otherwise.
+func (l *Lease) decide(clear bool) verdict {
+	s := &l.chunk.slots[l.place]
+	if clear && s.state.CompareAndSwap(l.claim-held+claiming, l.claim) {
+		return granted
 	}
-	s.state.Store(announced - claiming + free) // withdrawn
+	s.state.Store(l.claim - held + free)
 	clearBit(&l.chunk.taken, l.place)
 	if clear {
-		return standing{}, outrun
+		return outrun
 	}
-	return found, refused
+	return refused
 }
 
 // take gets a free slot and its rank in the table.

@@ -138,4 +138,7 @@ func TestForeignRangeThatWrapsIsRefused(t *testing.T) {
 			t.Fatalf("%d bytes: %v", length, err)
 		}
 	}
+	if _, err := AdoptPointer(unsafe.Add(nil, -16), 17, nil); !errors.Is(err, ErrMemory) {
+		t.Fatalf("at the top of the address space: %v", err)
+	}
 }

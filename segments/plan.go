@@ -80,7 +80,7 @@ func (t *Tracker) alias(p *plan, s *Spec) error {
 		return &ForeignAlias{Asked: extent, Other: r.Range(), OtherID: r.ID()}
 	}
 	for _, r := range t.retired {
-		if r.backing != s.Backing && r.Range().Overlaps(extent) && !r.quiet() {
+		if r.backing != s.Backing && r.Range().Overlaps(extent) {
 			return &ForeignAlias{Asked: extent, Other: r.Range(), OtherID: r.ID(), Retired: true}
 		}
 	}

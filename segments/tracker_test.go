@@ -49,12 +49,18 @@ func TestSubrangesOfOneObjectMayOverlapOthersMayNot(t *testing.T) {
 		}
 	}
 	unregistered(t, tracker, made[2].ID(), true)
+	twin := alias(t, b, 90, 5)
+	_, err := tracker.Register([]Spec{{Backing: b, Offset: 90, Length: 5}, {Backing: twin, Length: 5}})
+	twin.Drop()
+	if !errors.Is(err, ErrForeignAlias) {
+		t.Fatalf("the same range of two objects in one batch: %v", err)
+	}
 	side := registered(t, tracker, Spec{Backing: other, Offset: 20, Length: 40}) // beside the others, from byte 40
 	if _, err := tracker.Register([]Spec{{Backing: b, Length: 41}}); !errors.Is(err, ErrForeignAlias) {
 		t.Fatalf("%v", err)
 	}
 	registered(t, tracker, Spec{Backing: b, Length: 40})
-	_, err := tracker.Register([]Spec{{Backing: b, Offset: 80, Length: 20}, {Backing: other, Offset: 10, Length: 5}, {Backing: b, Offset: 90, Length: 1}})
+	_, err = tracker.Register([]Spec{{Backing: b, Offset: 80, Length: 20}, {Backing: other, Offset: 10, Length: 5}, {Backing: b, Offset: 90, Length: 1}})
 	var element *ElementError
 	if !errors.As(err, &element) || element.Element != 1 {
 		t.Fatalf("%v", err)
@@ -398,6 +404,42 @@ func TestSourceChecksRegionPermissionAndRangeItself(t *testing.T) {
 	}
 	empty.Return()
 	tracker.RetireAll()
+	b.Drop()
+}
+
+// proves M-6
+func TestLoanIsRefusedOnlyAfterTheRegionIsHidden(t *testing.T) {
+	leavesNothing(t)
+	b := adopted(t, 100)
+	l := newLedger(100, 1<<20)
+	var tracker *Tracker
+	hidden := 0
+	tracker = NewTracker(l.count, l.bytes, func(r *Registration) {
+		if tracker.Mirror().Find(r.ID()) == nil && !r.Lend() {
+			hidden++
+		}
+	})
+	made := registered(t, tracker, Spec{Backing: b, Length: 1}, Spec{Backing: b, Length: 2})
+	unregistered(t, tracker, made[0].ID(), true)
+	tracker.RetireAll()
+	if hidden != 2 {
+		t.Fatalf("%d of 2 were hidden before they refused loans", hidden)
+	}
+	b.Drop()
+}
+
+// proves M-6
+func TestRequestThatFindsARegionJustRetiredIsToldItIsUnknown(t *testing.T) {
+	leavesNothing(t)
+	b := adopted(t, 100)
+	tracker := newLedger(100, 1<<20).tracker()
+	r := registered(t, tracker, Spec{Backing: b, Length: 100, Permission: netproto.ReadWrite})[0]
+	old := tracker.Mirror()
+	unregistered(t, tracker, r.ID(), true)
+	tracker.mirror.Store(old) // what a request sees that looked just before
+	if got, err := tracker.Admit(r.ID(), 0, 1, netproto.RemoteRead); got != nil || !errors.Is(err, ErrUnknownRegion) {
+		t.Fatalf("%v, %v", got, err)
+	}
 	b.Drop()
 }
 
