@@ -80,7 +80,9 @@ func script(t *testing.T, seed uint64) []string {
 	k := newFakeKernel()
 	l := manualLoop(t, k, Options{Completions: 2, Timers: 2, Letters: 2})
 	var log []string
-	note := func(format string, a ...any) { log = append(log, fmt.Sprintf("%d ", l.Now())+fmt.Sprintf(format, a...)) }
+	note := func(format string, a ...any) {
+		log = append(log, fmt.Sprintf("%d ", l.Now())+fmt.Sprintf(format, a...))
+	}
 	var timers [5]Timer
 	var letters [5]Letter
 	var h handlerFunc

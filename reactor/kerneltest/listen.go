@@ -162,20 +162,25 @@ func servedElsewhere(r *rig) {
 	acceptor, lane, client := r.kernel(), r.kernel(), r.kernel()
 	listener, bound := r.listen(acceptor, r.IPv4)
 	c, s := r.join(acceptor, listener, bound, client)
-	buffer := r.memory(16)
 	for i, k := range []reactor.Kernel{lane, acceptor, lane} {
+		buffer := r.memory(1)
 		receiving := r.receive(k, s, buffer)
 		r.must(r.send(client, c, r.text("ping")))
-		if n := r.must(receiving).N; string(buffer[:n]) != "ping" {
+		if n := r.must(receiving).N; n != 1 || buffer[0] != 'p' {
 			r.Fatalf("round %d: got %q", i, buffer[:n])
 		}
+		if got := r.read(k, s, 3); got != "ing" {
+			r.Fatalf("round %d: got %q", i, got)
+		}
 		r.must(r.send(k, s, r.text("pong")))
-		if n := r.must(r.receive(client, c, buffer)).N; string(buffer[:n]) != "pong" {
-			r.Fatalf("round %d: got %q", i, buffer[:n])
+		if got := r.read(client, c, 4); got != "pong" {
+			r.Fatalf("round %d: got %q", i, got)
 		}
 	}
 	r.close(lane, s)
-	r.must(r.receive(client, c, buffer))
+	if n := r.must(r.receive(client, c, r.memory(1))).N; n != 0 {
+		r.Fatalf("%d bytes after the end", n)
+	}
 }
 
 func tune(r *rig) {

@@ -210,6 +210,20 @@ func (r *rig) pass(d time.Duration) {
 	}
 }
 
+// read receives exactly n bytes, in as many operations as it takes.
+func (r *rig) read(k reactor.Kernel, d reactor.Descriptor, n int) string {
+	r.Helper()
+	buffer := r.memory(n)
+	for got := 0; got < n; {
+		moved := r.must(r.receive(k, d, buffer[got:])).N
+		if moved == 0 {
+			r.Fatalf("end of stream after %d of %d bytes", got, n)
+		}
+		got += moved
+	}
+	return string(buffer)
+}
+
 func (r *rig) pending(ticket reactor.Ticket) {
 	r.Helper()
 	if o := r.operations[ticket]; o.ended {

@@ -191,14 +191,14 @@ func (c *Connection) segmentArrives(d Direction, n int) {
 		c.startUserTimer(d)
 		return
 	}
-	p.arrived += uint64(n)
 	switch receiver := c.ends[1-d]; {
 	case receiver == nil:
 		if !p.refused {
 			p.refused = true
 			c.sendReset(1 - d)
 		}
-	case !receiver.broken:
+	case !receiver.broken: // what comes after a reset is dropped
+		p.arrived += uint64(n)
 		receiver.readable()
 	}
 }

@@ -20,6 +20,7 @@ type Kernel struct {
 	free     *operation
 	live     int
 	until    reactor.Instant // what an empty Poll waits for; in the past otherwise
+	noted    int             // the round in which until was set
 	woken    atomic.Bool
 	dead     bool
 	counters reactor.Counters
@@ -159,26 +160,30 @@ func (k *Kernel) release(o *operation) {
 func (k *Kernel) Poll(out []reactor.Completion, until reactor.Instant) int {
 	k.until = reactor.Past
 	k.world.moveTo(k.world.Now())
-	for waited := false; ; waited = true {
+	waited := false
+	for {
 		if n := k.perform(out); n > 0 {
 			return n
 		}
-		if until <= k.world.Now() && !waited && !k.world.stepping {
+		if k.ready.first != nil {
+			continue // what became ready while the tries cost time
+		}
+		if !waited && until <= k.world.Now() && !k.world.stepping {
 			k.world.look()
 		}
 		if k.dead || until <= k.world.Now() || k.woken.Swap(false) {
 			return 0
 		}
 		if !waited {
+			waited = true
 			k.counters.Waits++
 			k.counters.Crossings++
+		} else if until == reactor.Forever && k.world.fruitless > 0 {
+			return 0 // nothing lies ahead; only a Wake could help
 		}
 		if k.world.stepping {
-			k.until = until
+			k.until, k.noted = until, k.world.rounds
 			return 0
-		}
-		if waited && until == reactor.Forever && k.world.fruitless > 0 {
-			return 0 // nothing lies ahead; only a Wake could help
 		}
 		k.world.wait(until)
 	}

@@ -33,3 +33,7 @@ func TestKernelConformance(t *testing.T) {
 		})
 	}
 }
+
+func kerneltestRun(t *testing.T, o simkernel.WorldOptions) {
+	kerneltest.Run(t, func(t *testing.T) kerneltest.Harness { return harness(simkernel.NewWorld(9, o)) })
+}

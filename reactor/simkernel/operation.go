@@ -8,6 +8,9 @@ import (
 	"github.com/orbitte/orbitte/reactor"
 )
 
+// chopFew is what half of all chopped transfers stay within.
+const chopFew = 16
+
 // operation is one submitted operation of a kernel. It is in the kernel's list of all operations
 // until it has ended, and in its queue exactly while queued.
 type operation struct {
@@ -110,10 +113,14 @@ func (o *operation) try() (c reactor.Completion, done bool) {
 	return c, done
 }
 
-// chop draws how many bytes one transfer may move.
+// chop draws how many bytes one transfer may move: half of the time a few, so that frames are cut
+// inside their headers too.
 func (k *Kernel) chop(limit int) int {
 	if limit <= 0 {
 		return math.MaxInt
+	}
+	if k.world.random.IntN(2) == 0 {
+		limit = min(limit, chopFew)
 	}
 	return 1 + k.world.random.IntN(limit)
 }
