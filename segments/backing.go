@@ -53,6 +53,20 @@ func (b *Backing) Hold() {
 	}
 }
 
+// TryHold adds a holder unless the object has ended, and reports whether it did. It is for a caller that is
+// no holder itself, such as a user's handle that may be closed at the same moment.
+func (b *Backing) TryHold() bool {
+	for {
+		n := b.holders.Load()
+		if n < 1 {
+			return false
+		}
+		if b.holders.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
 // Drop ends one holder. The last one ends the object: a mapping is unmapped, a slice unpinned, an owner let
 // go. When the system refuses to unmap, the memory stays counted by Mappings and listed by Residents. A
 // Drop too many panics.

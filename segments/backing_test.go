@@ -5,6 +5,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -154,6 +155,29 @@ func TestHoldAndDropOfAnEndedObjectPanicWithItsState(t *testing.T) {
 		b.Drop()
 		if text := panics(t, func() { misuse(b) }); !strings.Contains(text, "ended") {
 			t.Fatal(text)
+		}
+	}
+}
+
+// proves M-1
+func TestHandleClosedAtTheSameMomentHoldsOrIsRefused(t *testing.T) {
+	leavesNothing(t)
+	for range 500 {
+		b := mapped(t, 4096)
+		var all sync.WaitGroup
+		for range 3 {
+			all.Go(func() {
+				for b.TryHold() {
+					_ = b.Bytes()[100] // a fault, when it has ended
+					b.Drop()
+					runtime.Gosched()
+				}
+			})
+		}
+		b.Drop()
+		all.Wait()
+		if b.TryHold() || b.Holders() != 0 {
+			t.Fatalf("held after its end: %d holders", b.Holders())
 		}
 	}
 }

@@ -65,15 +65,21 @@ func (b *Backing) Prefault(offset, length uint64) error {
 	whole := unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(b.bytes)), first)), offset+length-first)
 	err := unix.Madvise(whole, unix.MADV_POPULATE_WRITE)
 	if err == unix.EINVAL { // before Linux 5.14
-		for at := uint64(0); at < uint64(len(whole)); at += page {
-			atomic.AddUint32((*uint32)(unsafe.Pointer(&whole[at])), 0) // a write that changes nothing
-		}
-		err = nil
+		touch(whole, page)
+		return nil
 	}
 	if err != nil {
 		return &MemoryError{Call: "madvise", Address: b.Address() + offset, Length: length, Err: err}
 	}
 	return nil
+}
+
+// touch writes to each page of memory that begins on a page. Adding zero changes nothing, also when a
+// transfer writes the same bytes at that moment.
+func touch(whole []byte, page uint64) {
+	for at := uint64(0); at < uint64(len(whole)); at += page {
+		atomic.AddUint32((*uint32)(unsafe.Pointer(&whole[at])), 0)
+	}
 }
 
 // AdoptSlice takes over a Go slice: exactly its len(b) bytes, pinned until the object ends, because native

@@ -54,6 +54,22 @@ func inaccessible(t *testing.T, length int) unsafe.Pointer {
 	return p
 }
 
+func TestTouchMakesPagesPresentOnKernelsThatCannotPopulate(t *testing.T) {
+	leavesNothing(t)
+	page := uint64(os.Getpagesize())
+	b := mapped(t, 4*page)
+	defer b.Drop()
+	b.Bytes()[0] = 5
+	touch(b.Bytes()[:2*page+1], page)
+	core := make([]byte, 4)
+	if err := mincore(b, core); err != nil {
+		t.Fatal(err)
+	}
+	if core[0]&core[1]&core[2]&1 != 1 || core[3]&1 != 0 || b.Bytes()[0] != 5 {
+		t.Fatalf("pages present: %v, first byte %d", core, b.Bytes()[0])
+	}
+}
+
 // proves M-2, M-7
 func TestForeignMemoryIsNeverTouched(t *testing.T) {
 	leavesNothing(t)

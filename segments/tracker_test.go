@@ -468,6 +468,9 @@ func TestOnlyExportableRegionsArePublishedInIDOrder(t *testing.T) {
 	if err := d.Check(); err != nil {
 		t.Fatal(err)
 	}
+	if r := tracker.Mirror().Find(3); r.Region() != profile || r.Offset() != 10 || r.Length() != 10 {
+		t.Fatalf("%+v at %d", r.Region(), r.Offset())
+	}
 	if n := tracker.Mirror().Count(); n != 4 || len(tracker.Mirror().All()) != 4 {
 		t.Fatalf("%d visible", n)
 	}
