@@ -17,6 +17,7 @@ var cancelCases = []conformance{
 	{"CancelOfFinishedOrUnknownIsIgnored", cancelUnknown},
 	{"CancelRacingDataLosesNoByte", cancelRace},
 	{"MemoryIsFreeAfterTheEnd", cancelledMemory},
+	{"ManyOperationsAreCancelledTogether", cancelMany},
 	{"CancelOneOfManyLeavesTheOthers", cancelOne},
 }
 
@@ -177,6 +178,26 @@ func cancelledMemory(r *rig) {
 		if string(fresh[:5]) != "fresh" {
 			r.Fatalf("got %q", fresh)
 		}
+	}
+}
+
+func cancelMany(r *rig) {
+	k := r.kernel()
+	listener, bound := r.listen(k, r.IPv4)
+	var outstanding []reactor.Ticket
+	for range 100 {
+		c, s := r.join(k, listener, bound, k)
+		for _, d := range []reactor.Descriptor{c, s} {
+			outstanding = append(outstanding, r.receive(k, d, r.memory(1)),
+				r.submit(k, reactor.Operation{Kind: reactor.Watch, Descriptor: d}))
+		}
+	}
+	r.turn(0)
+	for _, ticket := range outstanding {
+		k.Cancel(ticket)
+	}
+	for _, ticket := range outstanding {
+		r.fails(ticket, syscall.ECANCELED)
 	}
 }
 

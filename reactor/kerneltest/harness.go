@@ -2,6 +2,7 @@ package kerneltest
 
 import (
 	"net/netip"
+	"os"
 	"runtime"
 	"syscall"
 	"testing"
@@ -21,6 +22,11 @@ type Harness struct {
 	// Foreign makes a descriptor that is not a stream, such as an eventfd, is watched by the kernels
 	// given out by Open, and becomes readable when signal is called (any goroutine). Nil: not tested.
 	Foreign func() (d reactor.Descriptor, signal func(), end func(), err error)
+	// Concurrent says that a loop over such a kernel may run on a goroutine of its own.
+	Concurrent bool
+	// Descriptors counts what the process has open. When it is set, each test ends with as many as it
+	// began with.
+	Descriptors func() int
 	// IPv4 and IPv6 are addresses the process can listen on; an invalid one is not tested.
 	IPv4, IPv6 netip.Addr
 }
@@ -31,6 +37,9 @@ func Real(open func() (reactor.Kernel, error)) Harness {
 		Open:  open,
 		Later: func(d time.Duration, f func()) { time.AfterFunc(d, f) },
 		IPv4:  netip.MustParseAddr("127.0.0.1"),
+
+		Concurrent:  true,
+		Descriptors: openDescriptors,
 	}
 	if fd, err := syscall.Socket(syscall.AF_INET6, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0); err == nil {
 		loopback := netip.MustParseAddr("::1")
@@ -41,6 +50,15 @@ func Real(open func() (reactor.Kernel, error)) Harness {
 	}
 	h.Foreign = foreignPipe
 	return h
+}
+
+// openDescriptors counts the process's descriptors, the one it needs for looking included.
+func openDescriptors() int {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return 0
+	}
+	return len(entries)
 }
 
 // foreignPipe offers the reading end of a pipe.
@@ -64,7 +82,7 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 		cases []conformance
 	}{
 		{"Listen", listenCases}, {"Stream", streamCases}, {"Cancel", cancelCases},
-		{"Wait", waitCases}, {"Fair", fairCases},
+		{"Wait", waitCases}, {"Fair", fairCases}, {"Random", randomCases}, {"Loop", loopCases},
 	}
 	for _, group := range groups {
 		t.Run(group.name, func(t *testing.T) {

@@ -12,6 +12,7 @@ var listenCases = []conformance{
 	{"PortZeroReportsTheRealPort", portZero},
 	{"AcceptedPeerAddressIsTheClientsOwn", acceptedAddress},
 	{"ServesIPv6", servesIPv6},
+	{"UnspecifiedAddressIsReportedAndServed", unspecified},
 	{"UsedPortIsRefused", usedPort},
 	{"UnknownAddressIsRefused", unknownAddress},
 	{"ConnectToClosedPortIsRefused", refusedConnect},
@@ -22,6 +23,7 @@ var listenCases = []conformance{
 	{"AcceptedOnOneKernelServedOnAnother", servedElsewhere},
 	{"TuneReportsCongestionControl", tune},
 	{"UnknownCongestionControlIsAnError", unknownCongestion},
+	{"ReusedDescriptorStartsAfresh", reusedDescriptor},
 	{"CloseOfUnknownDescriptorFails", closeUnknown},
 }
 
@@ -64,6 +66,42 @@ func servesIPv6(r *rig) {
 	c, s := r.join(k, listener, bound, k)
 	if got := r.transfer(k, c, s, r.text("over six"), 3); string(got) != "over six" {
 		r.Fatalf("got %q", got)
+	}
+}
+
+// field case F-43: the address reported is the one bound, so that nobody mistakes it for a reachable one.
+func unspecified(r *rig) {
+	k := r.kernel()
+	listener, bound := r.listen(k, netip.IPv4Unspecified())
+	if !bound.Addr().IsUnspecified() || bound.Port() == 0 {
+		r.Fatalf("bound to %v", bound)
+	}
+	c, s := r.join(k, listener, netip.AddrPortFrom(r.IPv4, bound.Port()), k)
+	if got := r.transfer(k, c, s, r.text("any"), 8); string(got) != "any" {
+		r.Fatalf("got %q", got)
+	}
+}
+
+// reusedDescriptor ends streams with cancelled operations; the next stream most often gets the same
+// number and must not inherit anything.
+func reusedDescriptor(r *rig) {
+	k := r.kernel()
+	listener, bound := r.listen(k, r.IPv4)
+	for range 20 {
+		c, s := r.join(k, listener, bound, k)
+		receiving := r.receive(k, s, r.memory(4))
+		watch := r.submit(k, reactor.Operation{Kind: reactor.Watch, Descriptor: s})
+		r.turn(0)
+		r.must(r.send(k, c, r.text("now")))
+		r.must(receiving)
+		k.Cancel(watch)
+		r.await(watch)
+		last := r.receive(k, c, r.memory(4))
+		r.turn(0)
+		k.Cancel(last)
+		r.fails(last, syscall.ECANCELED)
+		r.close(k, s)
+		r.close(k, c)
 	}
 }
 

@@ -22,6 +22,7 @@ type rig struct {
 	last        reactor.Ticket
 	out         []reactor.Completion
 	lent        [][]byte
+	before      int // descriptors open when the test began
 }
 
 type ownedDescriptor struct {
@@ -38,6 +39,10 @@ type operation struct {
 
 func newRig(t *testing.T, h Harness) *rig {
 	r := &rig{T: t, Harness: h, operations: map[reactor.Ticket]*operation{}, out: make([]reactor.Completion, 16)}
+	if h.Descriptors != nil {
+		h.Descriptors() // the first look may itself open something that stays
+		r.before = h.Descriptors()
+	}
 	t.Cleanup(r.finish)
 	return r
 }
@@ -326,6 +331,11 @@ func (r *rig) finish() {
 	for _, k := range r.kernels {
 		if err := r.shutdown(k); err != nil {
 			r.Error(err)
+		}
+	}
+	if h := r.Harness; h.Descriptors != nil && !r.Failed() {
+		if after := h.Descriptors(); after != r.before {
+			r.Errorf("%d descriptors were open before the test, %d after it", r.before, after)
 		}
 	}
 	if r.Failed() {
