@@ -72,7 +72,7 @@ func TestHostProgramExecsWhileLeasesAreOut(t *testing.T) {
 	leavesNothing(t)
 	b := mapped(t, 1<<16)
 	defer b.Drop()
-	for round := range 3 {
+	for round := range 2 {
 		lease, err := b.Lend(1, 1<<15, Exclusive)
 		if err != nil {
 			t.Fatal(err)

@@ -151,8 +151,12 @@ func TestTableGrowsToItsLimitAndNoFurther(t *testing.T) {
 	b := adopted(t, leasesMax+1)
 	defer b.Drop()
 	all := make([]Lease, leasesMax)
-	for i := range all {
-		all[i] = lent(t, b, uint64(i), 1, Exclusive)
+	for i := range all { // lent without the look at the others, which would be 8 million looks
+		b.Hold()
+		all[i] = Lease{backing: b, extent: Range{uint64(i), 1}}
+		if rank, ok := b.leases.announce(&all[i], Exclusive); !ok || rank != i || all[i].decide(true) != granted {
+			t.Fatalf("lease %d: slot %d, %v", i, rank, ok)
+		}
 	}
 	var limit *LeaseLimit
 	if _, err := b.Lend(leasesMax, 1, Shared); !errors.As(err, &limit) || !errors.Is(err, ErrLeaseLimit) || limit.Limit != leasesMax {
@@ -166,7 +170,7 @@ func TestTableGrowsToItsLimitAndNoFurther(t *testing.T) {
 	}
 	all[2000] = lent(t, b, 2000, 1, Exclusive)
 	for i := range all {
-		if b.Quiet() {
+		if i%32 == 0 && b.Quiet() {
 			t.Fatalf("quiet with %d leases out", leasesMax-i)
 		}
 		all[i].Return()
@@ -236,7 +240,7 @@ func TestExactlyOneOfTwoSimultaneousClaimsWins(t *testing.T) {
 	}
 	others[0].Return() // the two claims take these slots
 	others[1].Return()
-	const rounds = 5000
+	const rounds = 2000
 	var ready, tried, wins atomic.Int64
 	contend := func() {
 		for round := range int64(rounds) {
