@@ -36,7 +36,8 @@ const (
 	EffectComplete
 	// EffectPartial: some bytes may have been changed (direct placement, SPEC T-2).
 	EffectPartial
-	// EffectUnknown: changed completely or not at all, and this side cannot tell (SPEC T-10).
+	// EffectUnknown: changed or not, and this side cannot tell (SPEC T-10). A source that commits whole
+	// payloads has changed all bytes or none, one with direct placement perhaps some of them.
 	EffectUnknown
 )
 

@@ -63,6 +63,7 @@ type Exchange struct {
 	channel    *Channel
 	timer      reactor.Timer
 	prev, next *Exchange
+	rank       uint64 // order among the exchanges of its channel
 	state      exchangeState
 }
 
@@ -85,12 +86,12 @@ func (x *Exchange) end(fault *lanes.Fault) {
 		c.unlink(x)
 		c.fail(x, Failure{Fault: fault})
 		if c.head == nil && c.state == channelConnecting {
+			c.abandoned = true
 			c.stream.Retire(fault)
 		}
 		c.settle()
 	case exchangeActive:
-		c.fault = fault
-		c.stream.Retire(fault)
+		c.retire(fault)
 	}
 }
 
@@ -109,14 +110,16 @@ const (
 type Channel struct {
 	pool       *Pool
 	addresses  []netip.AddrPort
-	next       int // address to try next
+	address    int // index of the address that is tried or connected
 	state      channelState
 	stream     Stream
 	slot       budgets.Charge
 	header     []byte
 	head, tail *Exchange
 	active     *Exchange
+	ranks      uint64       // exchanges queued so far
 	fault      *lanes.Fault // why the active exchange's stream is being retired, if this side decided
+	abandoned  bool         // true exactly while connecting is being ended because nobody waits for it any more
 	used       bool         // true exactly when the stream has finished at least one exchange
 	idle       reactor.Timer
 	watched    bool // true exactly while the idle stream is watched
@@ -158,7 +161,8 @@ func (c *Channel) Run(x *Exchange, work Work, deadline reactor.Instant) {
 		work.Failed(Failure{Fault: fault})
 		return
 	}
-	x.state, x.prev = exchangeQueued, c.tail
+	c.ranks++
+	x.state, x.prev, x.rank = exchangeQueued, c.tail, c.ranks
 	if c.tail == nil {
 		c.head = x
 	} else {
@@ -179,7 +183,7 @@ func (c *Channel) refusal(deadline reactor.Instant) *lanes.Fault {
 	case c.state == channelRetained:
 		return &lanes.Fault{Cause: lanes.Exhausted, Stage: "connect", Err: errors.New("the descriptor of this peer's last stream could not be closed and holds its slot")}
 	case deadline <= c.pool.lane.Now():
-		return &lanes.Fault{Cause: lanes.Deadline, Stage: "waiting for the stream"}
+		return late()
 	}
 	return nil
 }
@@ -205,15 +209,13 @@ func (c *Channel) fail(x *Exchange, f Failure) {
 	x.work.Failed(f)
 }
 
-// failQueued ends everything that waits.
+// failQueued ends everything that waits now. Whoever is told may run or cancel exchanges of this
+// channel: those stay in the queue, or leave it, like at any other time.
 func (c *Channel) failQueued(fault lanes.Fault) {
-	waiting := c.head
-	c.head, c.tail = nil, nil
-	for x := waiting; x != nil; {
-		next, own := x.next, fault
-		x.prev, x.next = nil, nil
+	for last := c.ranks; c.head != nil && c.head.rank <= last; {
+		x, own := c.head, fault
+		c.unlink(x)
 		c.fail(x, Failure{Fault: &own})
-		x = next
 	}
 }
 
@@ -226,16 +228,38 @@ func (c *Channel) pump() {
 	case channelAbsent:
 		c.obtain()
 	case channelReady:
-		if c.stream.ending == nil {
-			c.begin()
-		}
+		c.next()
 	}
 }
 
-// begin gives the stream to the oldest exchange.
-func (c *Channel) begin() {
-	x := c.head
-	c.unlink(x)
+// free is true exactly when the stream can take an exchange.
+func (c *Channel) free() bool {
+	return c.state == channelReady && c.active == nil && c.stream.ending == nil
+}
+
+// next gives the free stream to the oldest exchange whose deadline has not passed: a request that is
+// late already is not posted, so that ending it costs no stream.
+func (c *Channel) next() {
+	for c.head != nil && c.free() {
+		x := c.head
+		c.unlink(x)
+		if x.deadline > c.pool.lane.Now() {
+			c.begin(x)
+			return
+		}
+		c.fail(x, Failure{Fault: late()})
+	}
+	if c.free() && !c.listed {
+		c.rest()
+	}
+}
+
+func late() *lanes.Fault {
+	return &lanes.Fault{Cause: lanes.Deadline, Stage: "waiting for the stream"}
+}
+
+// begin gives the stream to an exchange.
+func (c *Channel) begin(x *Exchange) {
 	c.active, x.state = x, exchangeActive
 	c.pool.delist(c)
 	c.pool.lane.Disarm(&c.idle)
@@ -257,11 +281,7 @@ func (c *Channel) Finish() {
 	}
 	c.pool.lane.Disarm(&x.timer)
 	x.state, c.active, c.used = exchangeIdle, nil, true
-	if c.head != nil {
-		c.pump()
-		return
-	}
-	c.rest()
+	c.next()
 }
 
 // rest lists the idle stream and starts its clock.
@@ -276,6 +296,9 @@ func (c *Channel) rest() {
 
 // Expire watches a stream that stays idle, and later closes it (reactor.TimerHandler).
 func (c *Channel) Expire(*reactor.Timer, reactor.Instant) {
+	if c.stream.ending != nil {
+		return // evicted, and its watch has not come back yet
+	}
 	if c.watched {
 		c.pool.lane.Counts.IdleClosed.Add(1)
 		c.stream.Retire(errIdle)
@@ -288,14 +311,19 @@ func (c *Channel) Expire(*reactor.Timer, reactor.Instant) {
 
 // Break retires the stream because the peer broke the protocol; the active work's Failed follows.
 func (c *Channel) Break(stage string, err error) {
-	c.fault = &lanes.Fault{Cause: lanes.Violated, Stage: stage, Err: err}
-	c.pool.lane.Journal.Add(c.pool.lane.Now(), lanes.Note{Kind: lanes.NoteProtocol, Where: c.addresses[c.next%len(c.addresses)].String(), Err: err})
-	c.stream.Retire(c.fault)
+	c.pool.lane.Journal.Add(c.pool.lane.Now(), lanes.Note{Kind: lanes.NoteProtocol, Where: c.addresses[c.address].String(), Err: err})
+	c.retire(&lanes.Fault{Cause: lanes.Violated, Stage: stage, Err: err})
 }
 
 // Fail retires the stream for a reason of the active work's own; its Failed follows.
-func (c *Channel) Fail(fault *lanes.Fault) {
-	c.fault = fault
+func (c *Channel) Fail(fault *lanes.Fault) { c.retire(fault) }
+
+// retire ends the stream under the active exchange. The first reason stays: a deadline that passes
+// while the system gives the buffers back does not hide what happened before.
+func (c *Channel) retire(fault *lanes.Fault) {
+	if c.stream.ending == nil {
+		c.fault = fault
+	}
 	c.stream.Retire(fault)
 }
 

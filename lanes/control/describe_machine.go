@@ -32,7 +32,7 @@ func (m *describeMachine) reply(header []byte) {
 		m.violate(err)
 	case reply.Status == netproto.StatusEpochMismatch && m.expected.IsZero() && !reply.Epoch.IsZero():
 		m.expected, m.again = reply.Epoch, true
-	case reply.Status == netproto.StatusSuccess && reply.Epoch == m.expected && reply.Length <= netproto.DescriptorSizeMax:
+	case reply.Status == netproto.StatusSuccess && reply.Epoch == m.expected && reply.Length > 0 && reply.Length <= netproto.DescriptorSizeMax:
 		m.length, m.body = reply.Length, true
 	case refusal(reply.Status):
 		m.fault = &lanes.Fault{Cause: lanes.Refused, Stage: "describe", Status: reply.Status, Actual: reply.Epoch}

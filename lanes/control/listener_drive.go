@@ -13,6 +13,11 @@ import (
 // acceptRetry is the interval between attempts while the system has no descriptors or memory.
 const acceptRetry = 100 * time.Millisecond
 
+// acceptErrorsInRow is how many errors of single connections are passed over at once: more of them
+// without a connection in between are retried at the interval, so that an error which is not the
+// connection's own after all does not keep the lane busy.
+const acceptErrorsInRow = 16
+
 // Listener accepts connections on one lane and deals them out to the servers of all lanes in turn.
 type Listener struct {
 	lane       *lanes.Lane
@@ -22,9 +27,11 @@ type Listener struct {
 	ticket     reactor.Ticket // non-zero exactly while an accept is with the kernel
 	timer      reactor.Timer
 	starved    bool // true exactly during a burst of resource exhaustion
+	passed     int  // errors of single connections since the last accepted one
 	failed     error
 	closing    bool
-	closed     func()
+	closed     func() // non-nil from Close until the socket is closed
+	gone       bool   // true exactly when the socket was closed
 }
 
 // NewListener accepts on a descriptor that the lane's kernel made. Start begins.
@@ -60,6 +67,7 @@ func (l *Listener) Complete(e reactor.Event) {
 }
 
 func (l *Listener) accepted(d reactor.Descriptor, peer netip.AddrPort) {
+	l.passed = 0
 	if l.starved {
 		l.starved = false
 		l.lane.Journal.Add(l.lane.Now(), lanes.Note{Kind: lanes.NoteAcceptResumed})
@@ -88,6 +96,10 @@ func (l *Listener) erred(err error) {
 		l.failed = err
 		l.lane.Journal.Add(l.lane.Now(), lanes.Note{Kind: lanes.NoteListenerFailed, Err: err})
 	default:
+		if l.passed++; l.passed > acceptErrorsInRow {
+			l.lane.Arm(&l.timer, l.lane.Now().After(acceptRetry), l)
+			return
+		}
 		l.Start()
 	}
 }
@@ -119,8 +131,11 @@ func (l *Listener) finish() {
 	if l.closed == nil {
 		return
 	}
-	if err := l.lane.Kernel().Close(l.descriptor); err != nil {
-		l.lane.Counts.RetainedDescriptors.Add(1)
+	if !l.gone {
+		l.gone = true
+		if err := l.lane.Kernel().Close(l.descriptor); err != nil {
+			l.lane.Counts.RetainedDescriptors.Add(1)
+		}
 	}
 	closed := l.closed
 	l.closed = nil

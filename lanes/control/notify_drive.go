@@ -44,7 +44,8 @@ func (d *Delivery) Begin(c *Channel) {
 	request := d.Notification.Request(d.Operation, d.Epoch)
 	body, err := c.Lane().Arena.Get(uint64(request.NotifyBodySize()))
 	if err != nil {
-		c.Fail(&lanes.Fault{Cause: lanes.Exhausted, Stage: "body", Err: err})
+		c.Finish() // nothing was posted: the stream is clean
+		d.end(lanes.EffectNone, &lanes.Fault{Cause: lanes.Exhausted, Stage: "body", Err: err}, true)
 		return
 	}
 	d.body = body
@@ -66,39 +67,28 @@ func (d *Delivery) Received(int) {
 		d.channel.Send(netproto.AppendNotifyBody(d.body.Bytes(size)[:0], d.Notification), nil)
 	case d.machine.violated:
 		d.channel.Fail(d.machine.fault) // Failed follows
+	case d.machine.fault != nil:
+		d.channel.Finish()
+		d.end(lanes.EffectNone, d.machine.fault, true)
 	default:
 		d.channel.Finish()
-		d.end(notifyDone, d.fault(), true)
+		d.end(lanes.EffectComplete, nil, true)
 	}
-}
-
-func (d *Delivery) fault() error {
-	if d.machine.fault == nil {
-		return nil // not a typed nil
-	}
-	return d.machine.fault
 }
 
 // Failed (Work).
 func (d *Delivery) Failed(f Failure) {
-	at := d.machine.stage
 	if f.Fault.Stage == "" {
-		f.Fault.Stage = at.String()
+		f.Fault.Stage = d.machine.reached().String()
 	}
-	if at == notifyDone { // violated while waiting for the receipt, or before the body
-		at = notifyRequest
-		if f.Fault.Stage == notifyReceipt.String() {
-			at = notifyReceipt
-		}
-	}
-	d.end(at, f.Fault, !f.Retained)
+	d.end(d.machine.lost(f.Sent), f.Fault, !f.Retained)
 }
 
-func (d *Delivery) end(at notifyStage, err error, drained bool) {
+func (d *Delivery) end(effect lanes.Effect, err error, drained bool) {
 	if d.body.Held() {
 		d.channel.Lane().Arena.Put(&d.body)
 	}
-	d.Outcome = lanes.Outcome{Remote: d.machine.effect(at), Err: err, Drained: drained}
+	d.Outcome = lanes.Outcome{Remote: effect, Err: err, Drained: drained}
 	d.Done(d)
 }
 
@@ -177,7 +167,9 @@ func (h *receipt) Sent(int) {
 func (h *receipt) Received(n int) {
 	note, err := netproto.DecodeNotifyBody(h.request, h.body.Bytes(uint64(n)))
 	if err != nil {
-		h.session.Break(err)
+		session := h.session
+		h.release()
+		session.Violate(err)
 		return
 	}
 	h.message.Name, h.message.Text = note.Name, note.Message

@@ -26,6 +26,7 @@ func (s notifyStage) String() string { return notifyStageNames[s] }
 // notifyMachine decides the sender's steps.
 type notifyMachine struct {
 	stage    notifyStage
+	last     notifyStage // the stage before done
 	expected netproto.Epoch
 	fault    *lanes.Fault // why it failed, once done
 	violated bool         // true exactly when the stream cannot go on
@@ -64,16 +65,21 @@ func (m *notifyMachine) reply(header []byte) {
 }
 
 func (m *notifyMachine) end(fault *lanes.Fault, violated bool) {
-	m.stage, m.fault, m.violated = notifyDone, fault, violated
+	m.last, m.stage, m.fault, m.violated = m.stage, notifyDone, fault, violated
 }
 
-// effect says what is known about the delivery when the exchange ended in a stage: once the body may
-// have left without a receipt, nothing is (SPEC N-4).
-func (m *notifyMachine) effect(at notifyStage) lanes.Effect {
-	switch {
-	case at == notifyDone && m.fault == nil:
-		return lanes.EffectComplete
-	case at == notifyBody || at == notifyReceipt:
+// reached is the last stage before the end.
+func (m *notifyMachine) reached() notifyStage {
+	if m.stage == notifyDone {
+		return m.last
+	}
+	return m.stage
+}
+
+// lost says what is known about the delivery when the stream ended under it: once bytes of the body
+// may have left and no receipt came, nothing is (SPEC N-4).
+func (m *notifyMachine) lost(sent int) lanes.Effect {
+	if at := m.reached(); at == notifyReceipt || at == notifyBody && sent > 0 {
 		return lanes.EffectUnknown
 	}
 	return lanes.EffectNone

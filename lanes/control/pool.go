@@ -75,25 +75,24 @@ func (p *Pool) freed() {
 	}
 }
 
-// obtain charges a slot and starts to connect.
+// obtain charges a slot and starts to connect. At the limit it waits for the slot of an idle stream,
+// which it evicts; so no more channels wait than streams are being evicted. With every stream in use
+// it is refused at once.
 func (c *Channel) obtain() {
 	slot, err := c.pool.lane.Streams.Take(1)
 	if err != nil {
 		c.state = channelWaiting
 		c.pool.waiting = append(c.pool.waiting, c)
-		if !c.pool.evict() && c.state == channelWaiting && !c.pool.freeing() {
+		if !c.pool.evict() && c.state == channelWaiting {
 			c.forget()
 			c.state = channelAbsent
 			c.failQueued(lanes.Fault{Cause: lanes.Exhausted, Stage: "connect", Err: err})
 		}
 		return
 	}
-	c.slot, c.next = slot, 0
+	c.slot, c.address = slot, 0
 	c.connect()
 }
-
-// freeing is true exactly when another channel waits already, so that a stream is being retired.
-func (p *Pool) freeing() bool { return len(p.waiting) > 1 }
 
 // forget takes a channel out of those that wait.
 func (c *Channel) forget() {
@@ -106,10 +105,10 @@ func (c *Channel) forget() {
 	c.pool.waiting = kept
 }
 
-// connect tries the next address; the slot is held.
+// connect tries the addresses from the present one on; the slot is held. One of a family that the
+// host does not have is passed over.
 func (c *Channel) connect() {
 	lane := c.pool.lane
-	address := c.addresses[c.next]
 	if c.header == nil {
 		header, err := lane.Arena.Slot()
 		if err != nil {
@@ -118,14 +117,22 @@ func (c *Channel) connect() {
 		}
 		c.header = header
 	}
-	descriptor, err := lane.Kernel().Open(address, lane.Policy.Socket)
-	if err != nil {
-		c.unconnected(lanes.Fault{Cause: openCause(err), Stage: "connect", Err: err})
-		return
+	for {
+		address := c.addresses[c.address]
+		descriptor, err := lane.Kernel().Open(address, lane.Policy.Socket)
+		if err == nil {
+			c.state = channelConnecting
+			c.stream.start(lane, descriptor, c)
+			c.stream.connect(reactor.Operation{Address: address})
+			return
+		}
+		cause := openCause(err)
+		if cause == lanes.Exhausted || c.address+1 == len(c.addresses) {
+			c.unconnected(lanes.Fault{Cause: cause, Stage: "connect", Err: err})
+			return
+		}
+		c.address++
 	}
-	c.state = channelConnecting
-	c.stream.start(lane, descriptor, c)
-	c.stream.connect(reactor.Operation{Address: address})
 }
 
 func openCause(err error) lanes.Cause {
@@ -148,7 +155,7 @@ func (c *Channel) unconnected(fault lanes.Fault) {
 // release pays back what a stream holds. Proof: the stream was never opened, or Lost said that its
 // descriptor is closed.
 func (c *Channel) release() {
-	c.state, c.used, c.watched = channelAbsent, false, false
+	c.state, c.used, c.watched, c.abandoned = channelAbsent, false, false, false
 	if c.header != nil {
 		c.pool.lane.Arena.PutSlot(c.header)
 		c.header = nil
@@ -168,11 +175,7 @@ func (c *Channel) Connected() {
 		lane.Congestion.Store(&congestion)
 	}
 	c.state = channelReady
-	if c.head == nil {
-		c.rest()
-		return
-	}
-	c.pump()
+	c.next()
 }
 
 // Lost: the stream is gone, in whatever state it was.
@@ -187,17 +190,20 @@ func (c *Channel) Lost(loss Loss) {
 	}
 	if loss.Retained {
 		c.state = channelRetained
-		lane.Journal.Add(lane.Now(), lanes.Note{Kind: lanes.NoteRetained, Where: c.addresses[c.next].String(), Err: loss.Err})
+		lane.Journal.Add(lane.Now(), lanes.Note{Kind: lanes.NoteRetained, Where: c.addresses[c.address].String(), Err: loss.Err})
 		c.end(fault, loss)
 		c.failQueued(*c.refusal(reactor.Forever))
 		c.settle()
+		c.pool.freed() // who waited for this slot looks for another one
 		return
 	}
-	if was == channelConnecting {
+	switch {
+	case was != channelConnecting:
+		lane.Counts.StreamsRetired.Add(1)
+	case !c.abandoned:
 		c.unreached(loss.Err)
 		return
 	}
-	lane.Counts.StreamsRetired.Add(1)
 	c.release()
 	c.end(fault, loss)
 	c.afterLoss()
@@ -213,19 +219,20 @@ func (c *Channel) end(fault *lanes.Fault, loss Loss) {
 	c.fail(x, Failure{Fault: fault, Begun: true, Sent: loss.Sent, Received: loss.Received, Retained: loss.Retained})
 }
 
-// afterLoss goes on with what is queued, on a new stream, or ends a closing channel.
+// afterLoss hands the slot to whoever waits for it, goes on with what is queued here, on a new
+// stream, or ends a closing channel.
 func (c *Channel) afterLoss() {
+	c.pool.freed()
 	c.pump()
 	c.settle()
-	c.pool.freed()
 }
 
 // unreached tries the peer's next address, or gives up.
 func (c *Channel) unreached(err error) {
-	if c.next++; c.next < len(c.addresses) && c.head != nil {
+	if c.address+1 < len(c.addresses) && c.head != nil {
+		c.address++
 		c.connect()
 		return
 	}
-	c.next = 0
 	c.unconnected(lanes.Fault{Cause: lanes.Unreachable, Stage: "connect", Err: err})
 }

@@ -111,7 +111,11 @@ func (s *Server) admit(session *Session) {
 	if err == nil {
 		slot.Repay()
 	}
-	if s.closing || s.idle.n == 0 {
+	if s.closing {
+		s.refuse(session)
+		return
+	}
+	if s.idle.n == 0 {
 		lane.Counts.OverflowedSessions.Add(1)
 		lane.Journal.Add(lane.Now(), lanes.Note{Kind: lanes.NoteSessionsOverflow, Where: session.peer.String(), Err: errOverflow})
 		s.refuse(session)
@@ -239,8 +243,7 @@ func (s *Server) promote() {
 func (s *Server) dispatch(session *Session) {
 	request := session.request
 	if err := request.Check(); err != nil {
-		session.discharge()
-		session.violated(err)
+		session.Violate(err)
 		return
 	}
 	if request.Epoch != s.lane.Policy.Epoch {

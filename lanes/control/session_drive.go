@@ -149,8 +149,12 @@ func (s *Session) Finish() {
 	s.proceed()
 }
 
-// Break ends the stream, because it cannot carry another frame; the handler's Lost follows.
-func (s *Session) Break(err error) { s.stream.Retire(err) }
+// Violate ends the frame being served because it broke the protocol: the peer is told why, and then
+// the stream is closed. The handler has let go of everything.
+func (s *Session) Violate(err error) {
+	s.discharge()
+	s.violated(err)
+}
 
 // discharge gives the handler's admission back. Proof: the handler said that its frame has ended, or
 // Lost said that its stream is gone.

@@ -32,7 +32,7 @@ type Transfer struct {
 
 // Start checks like any source and copies; on the lane. Done follows, possibly at once.
 func (t *Transfer) Start(lane *lanes.Lane) {
-	t.lane = lane
+	t.lane, t.machine = lane, copyMachine{length: t.Length}
 	want := netproto.RemoteRead
 	if t.Direction == lanes.Write {
 		want = netproto.RemoteWrite
@@ -51,8 +51,19 @@ func (t *Transfer) Start(lane *lanes.Lane) {
 		return
 	}
 	t.remote = remote
-	t.machine = copyMachine{length: t.Length}
+	if t.overlaps() {
+		t.end(&lanes.Fault{Cause: lanes.Conflicted, Stage: "request", Err: segments.ErrConflict})
+		return
+	}
 	t.begin()
+}
+
+// overlaps is true exactly when the copy's own two ranges share bytes: their leases exclude each other
+// for as long as one waits.
+func (t *Transfer) overlaps() bool {
+	from := segments.Range{Start: t.remote.Offset() + t.Offset, Length: t.Length}
+	to := segments.Range{Start: t.Local.Offset() + t.LocalOffset, Length: t.Length}
+	return t.remote.Backing() == t.Local.Backing() && from.Overlaps(to)
 }
 
 // begin leases both ranges. While another access conflicts it looks again, until the deadline.

@@ -34,20 +34,31 @@ func (s stage) String() string { return stageNames[s] }
 // machine is what read and write machines share: one exchange and how it ended.
 type machine struct {
 	stage    stage
+	last     stage // the stage before done
 	expected netproto.Epoch
 	length   uint64
 	fault    *lanes.Fault // why it failed, once done
 	violated bool         // true exactly when the stream cannot go on
 }
 
+// reached is the last stage before the end.
+func (m *machine) reached() stage {
+	if m.stage == stageDone {
+		return m.last
+	}
+	return m.stage
+}
+
+func (m *machine) end() { m.last, m.stage = m.stage, stageDone }
+
 func (m *machine) refuse(reply netproto.Reply) {
 	m.fault = &lanes.Fault{Cause: lanes.Refused, Stage: m.stage.String(), Status: reply.Status, Actual: reply.Epoch}
-	m.stage = stageDone
+	m.end()
 }
 
 func (m *machine) violate(err error) {
 	m.fault, m.violated = &lanes.Fault{Cause: lanes.Violated, Stage: m.stage.String(), Err: err}, true
-	m.stage = stageDone
+	m.end()
 }
 
 // answers is true exactly when the reply is the wanted one, from the expected process.
@@ -63,7 +74,7 @@ func refusal(s netproto.Status) bool {
 // readMachine decides the steps of a READ at the requester.
 type readMachine struct {
 	machine
-	got uint64 // payload bytes received
+	got uint64 // bytes received into the payload's place, whatever they are
 }
 
 // sent: the request is out.
@@ -71,13 +82,14 @@ func (m *readMachine) sent() { m.stage = stageReply }
 
 // reply takes the header of the answer and the number of bytes that came behind it in the same call.
 func (m *readMachine) reply(header []byte, behind uint64) {
+	m.got = behind
 	reply, err := netproto.DecodeReply(header)
 	switch {
 	case err != nil:
 		m.violate(err)
 	case m.answers(reply, netproto.StatusSuccess, m.length):
 		m.stage = stagePayload
-		m.payload(behind)
+		m.payload(0)
 	case refusal(reply.Status) && behind == 0:
 		m.refuse(reply)
 	default:
@@ -85,7 +97,7 @@ func (m *readMachine) reply(header []byte, behind uint64) {
 	}
 }
 
-// payload counts received bytes.
+// payload counts further received bytes.
 func (m *readMachine) payload(n uint64) {
 	m.got += n
 	if m.got == m.length {
@@ -93,5 +105,12 @@ func (m *readMachine) payload(n uint64) {
 	}
 }
 
+// touched is true exactly when the socket has put bytes into the payload's place: those received, and
+// in the call that was interrupted at the end those behind the header, or all of them once the header
+// was complete (SPEC T-2).
+func (m *readMachine) touched(received int) bool {
+	return m.got > 0 || received > netproto.ReplySize || m.reached() == stagePayload && received > 0
+}
+
 // committed: the range has the payload.
-func (m *readMachine) committed() { m.stage = stageDone }
+func (m *readMachine) committed() { m.end() }

@@ -53,7 +53,7 @@ func (t *Transfer) Start(c *control.Channel) {
 // Cancel ends the transfer early (SPEC G-8); Done follows, possibly at once.
 func (t *Transfer) Cancel() {
 	if t.read.stage == stageCommit {
-		t.abandonCommit(lanes.Cancelled)
+		t.abandonCommit(lanes.Cancelled, segments.ErrConflict)
 		return
 	}
 	t.exchange.Cancel()
@@ -220,7 +220,7 @@ func (t *Transfer) commit() {
 		lease, err := t.Local.Lease(t.LocalOffset, t.Length, segments.Exclusive)
 		if err != nil {
 			if t.lane().Now() >= t.Deadline {
-				t.abandonCommit(lanes.Deadline)
+				t.abandonCommit(lanes.Deadline, err)
 				return
 			}
 			t.again()
@@ -237,8 +237,8 @@ func (t *Transfer) commit() {
 }
 
 // abandonCommit ends a READ whose payload is here but whose range stayed leased to another access.
-func (t *Transfer) abandonCommit(cause lanes.Cause) {
-	t.end(lanes.Outcome{Err: &lanes.Fault{Cause: cause, Stage: "commit", Err: segments.ErrConflict}, Drained: true})
+func (t *Transfer) abandonCommit(cause lanes.Cause, why error) {
+	t.end(lanes.Outcome{Err: &lanes.Fault{Cause: cause, Stage: "commit", Err: why}, Drained: true})
 }
 
 // Failed (control.Work). The channel calls it once the kernel has given every buffer back.
@@ -253,21 +253,16 @@ func (t *Transfer) Failed(f control.Failure) {
 		m = &t.write.machine
 	}
 	if f.Fault.Stage == "" {
-		f.Fault.Stage = m.stage.String()
+		f.Fault.Stage = m.reached().String()
 	}
 	if t.Direction == lanes.Write {
-		if t.write.unsure(t.write.reached(f.Fault), f.Sent) {
+		if t.write.unsure(f.Sent) {
 			outcome.Remote = lanes.EffectUnknown
 		}
-	} else if t.lease.Held() && t.readTouched(f) {
+	} else if t.lease.Held() && t.read.touched(f.Received) {
 		outcome.Local = lanes.EffectPartial
 	}
 	t.end(outcome)
-}
-
-// readTouched is true exactly when a direct READ's socket has written into the local range.
-func (t *Transfer) readTouched(f control.Failure) bool {
-	return t.read.got > 0 || t.read.stage == stagePayload && f.Received > 0 || f.Received > netproto.ReplySize
 }
 
 // end gives everything back and reports. Proof: the exchange has ended, so the kernel holds no

@@ -1,9 +1,6 @@
 package tcp
 
-import (
-	"github.com/orbitte/orbitte/lanes"
-	"github.com/orbitte/orbitte/netproto"
-)
+import "github.com/orbitte/orbitte/netproto"
 
 // writeMachine decides the steps of a WRITE at the requester.
 type writeMachine struct {
@@ -32,7 +29,7 @@ func (m *writeMachine) reply(header []byte) {
 			m.stage = stageReceipt
 		}
 	case m.stage == stageReceipt && m.answers(reply, netproto.StatusSuccess, 0):
-		m.stage = stageDone
+		m.end()
 	case m.stage == stageReady && refusal(reply.Status):
 		m.refuse(reply)
 	default: // a refusal after the payload breaks W-14: the source may have committed or not
@@ -41,14 +38,8 @@ func (m *writeMachine) reply(header []byte) {
 }
 
 // unsure is true exactly when payload bytes may have reached the source without a receipt (SPEC T-10).
-func (m *writeMachine) unsure(at stage, sent int) bool {
-	return at == stageReceipt || at == stagePayload && sent > 0
-}
-
-// reached is the stage in which the exchange ended; a violation names the one it happened in.
-func (m *writeMachine) reached(fault *lanes.Fault) stage {
-	if m.violated && fault.Stage == stageReceipt.String() {
-		return stageReceipt
-	}
-	return m.stage
+// sent counts those that the interrupted call had moved.
+func (m *writeMachine) unsure(sent int) bool {
+	at := m.reached()
+	return m.length > 0 && (at == stageReceipt || at == stagePayload && sent > 0)
 }
