@@ -45,6 +45,9 @@ func (k *Kernel) arm(d reactor.Descriptor, endpoint *socket.Endpoint, want uint8
 	if armed&^once != 0 {
 		armed &^= once
 	}
+	if want == edgeInput && !endpoint.Blocked[socket.Output] {
+		armed &^= edgeOutput // left from connecting
+	}
 	event := unix.EpollEvent{Events: mask(armed), Fd: int32(d), Pad: int32(endpoint.Generation & generationMask)}
 	operation := unix.EPOLL_CTL_ADD
 	if endpoint.Armed != 0 {

@@ -31,7 +31,7 @@ type Kernel struct {
 	operations *socket.Operations
 	endpoints  socket.Endpoints
 	counters   reactor.Counters
-	// hot is the Receive that parked last, the likeliest to be answered next, or NoSlot.
+	// hot is the slot of the Receive that parked last, the likeliest to be answered next.
 	hot int32
 	// glances counts looks that did not block, to share them between hot and epoll.
 	glances uint32

@@ -217,6 +217,30 @@ func TestDescriptorNumberUsedAgainStartsAnew(t *testing.T) {
 	}
 }
 
+// The number of a stream that was known to be blocked comes back for somebody else's descriptor.
+func TestClosedStreamLeavesNoHintForItsNumber(t *testing.T) {
+	r := newRig(t)
+	client, server := r.pair()
+	got := r.receive(server, make([]byte, 8))
+	r.none()
+	r.Cancel(got)
+	r.want(got, 0, unix.ECANCELED)
+	r.end(server)
+	fd, err := unix.Eventfd(1, unix.EFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if fd != int(server) {
+		if err := unix.Dup3(fd, int(server), unix.O_CLOEXEC); err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(int(server))
+	}
+	r.want(r.start(reactor.Operation{Kind: reactor.Watch, Descriptor: server}), 0, nil)
+	r.end(client)
+}
+
 // Another owner closes a watched descriptor and its number comes back.
 func TestWatchOfForeignDescriptorSurvivesReuse(t *testing.T) {
 	r := newRig(t)
@@ -243,6 +267,28 @@ func TestWatchOfForeignDescriptorSurvivesReuse(t *testing.T) {
 			t.Fatal(round, err)
 		}
 	}
+}
+
+// The client's end was registered for output while it connected; that must not show with every input.
+func TestConnectedEndIsNotWokenForOutput(t *testing.T) {
+	r := newRig(t)
+	client, server := r.pair()
+	buffer := make([]byte, 64)
+	var out [1]reactor.Completion
+	for range 10 {
+		got := r.receive(client, buffer)
+		r.Poll(out[:], 0) // registers, or finds it blocked
+		r.want(r.send(server, []byte("x")), 1, nil)
+		for r.Poll(out[:], 0) == 0 { // by chance through the hot stream, before its event was taken
+		}
+		if out[0].Ticket != got || out[0].N != 1 {
+			t.Fatalf("%+v", out[0])
+		}
+		if n, e := r.sleep(time.Millisecond); n != 0 || e != 0 {
+			t.Fatalf("%d events %+v after all bytes were taken", n, r.events[0])
+		}
+	}
+	r.end(client, server)
 }
 
 func TestWatchBesideReceive(t *testing.T) {
@@ -366,6 +412,9 @@ func TestCoarseWaitReachesItsDeadline(t *testing.T) {
 	}
 	if now := r.Now(); now < until {
 		t.Errorf("returned %d ns before its time", until-now)
+	}
+	if w := r.Counters().Waits; w > 1 {
+		t.Errorf("%d waits", w)
 	}
 }
 

@@ -88,7 +88,11 @@ func (k *Kernel) walk(out []reactor.Completion) int {
 // announced the bytes is dropped by epoll itself, which looks again before it reports.
 func (k *Kernel) glance(c *reactor.Completion) bool {
 	k.glances++
-	if k.hot == socket.NoSlot || k.operations.At(k.hot).State != socket.Parked || k.glances%glancesPerLook == 0 {
+	if k.glances%glancesPerLook == 0 || !k.operations.Valid(k.hot) {
+		return false
+	}
+	// The slot may have been used again; any Receive that waits will do.
+	if r := k.operations.At(k.hot); r.State != socket.Parked || r.Kind != reactor.Receive {
 		return false
 	}
 	return k.perform(k.hot, c)
@@ -187,9 +191,6 @@ func (k *Kernel) watch(r *socket.Record, c *reactor.Completion) bool {
 func (k *Kernel) finish(slot int32, r *socket.Record) {
 	if r.Refused == 0 {
 		k.endpoints.At(r.Descriptor).Seated[socket.SeatOf(r.Kind)] = socket.NoSlot
-	}
-	if k.hot == slot {
-		k.hot = socket.NoSlot
 	}
 	k.operations.Remove(slot)
 	k.counters.Completed++

@@ -142,7 +142,18 @@ func TestWakerLosesNothingBetweenSleepAndWake(t *testing.T) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	w.Wake()
+	// The number comes back for a stranger.
+	stranger, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(stranger)
+	w.fd = stranger
+	w.Take()
 	w.Sleep()
 	w.Wake()
+	var b [8]byte
+	if _, err := unix.Read(stranger, b[:]); err != unix.EAGAIN {
+		t.Error("a wake-up after Close was written:", err)
+	}
 }

@@ -106,14 +106,22 @@ func streams(b *testing.B) (reactor.Descriptor, reactor.Descriptor) {
 	return client, server
 }
 
+// pin keeps the calling goroutine's thread on one CPU; the thread ends with the goroutine. Two spinning
+// threads on one CPU would measure the scheduler's time slice.
+func pin(cpu int) {
+	runtime.LockOSThread()
+	var set unix.CPUSet
+	set.Set(cpu % runtime.NumCPU())
+	_ = unix.SchedSetaffinity(0, &set)
+}
+
 // lane runs f with a kernel of its own on a locked thread.
 func lane(b *testing.B, open func() (reactor.Kernel, error), wait func(reactor.Kernel) reactor.Instant,
-	d reactor.Descriptor, f func(*end)) chan struct{} {
+	cpu int, d reactor.Descriptor, f func(*end)) chan struct{} {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
+		pin(cpu)
 		k, err := open()
 		if err == nil {
 			err = k.Bind()
@@ -159,14 +167,14 @@ func BenchmarkPingPong64B(b *testing.B) {
 				client, server := streams(b)
 				b.ReportAllocs()
 				b.ResetTimer()
-				one := lane(b, k.open, m.wait, server, func(e *end) {
+				one := lane(b, k.open, m.wait, 0, server, func(e *end) {
 					buffer := make([]byte, 64)
 					for range b.N {
 						e.all(reactor.Receive, buffer)
 						e.all(reactor.Send, buffer)
 					}
 				})
-				other := lane(b, k.open, m.wait, client, func(e *end) {
+				other := lane(b, k.open, m.wait, 1, client, func(e *end) {
 					buffer := make([]byte, 64)
 					for range b.N {
 						e.all(reactor.Send, buffer)
@@ -205,14 +213,14 @@ func BenchmarkOneWay1MiB(b *testing.B) {
 				b.SetBytes(size)
 				b.ReportAllocs()
 				b.ResetTimer()
-				one := lane(b, k.open, m.wait, server, func(e *end) {
+				one := lane(b, k.open, m.wait, 0, server, func(e *end) {
 					buffer := make([]byte, size)
 					for range b.N {
 						e.all(reactor.Receive, buffer)
 					}
 					b.ReportMetric(float64(e.k.Counters().Crossings)/float64(b.N), "received-crossings/op")
 				})
-				other := lane(b, k.open, m.wait, client, func(e *end) {
+				other := lane(b, k.open, m.wait, 1, client, func(e *end) {
 					buffer := make([]byte, size)
 					for range b.N {
 						e.all(reactor.Send, buffer)
@@ -227,16 +235,15 @@ func BenchmarkOneWay1MiB(b *testing.B) {
 
 func rawPair(b *testing.B, client, server reactor.Descriptor, f, g func(fd int)) {
 	b.ResetTimer()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		g(int(server))
-	}()
-	runtime.LockOSThread()
-	f(int(client))
-	runtime.UnlockOSThread()
+	done := make(chan struct{}, 2)
+	for cpu, run := range [...]func(){func() { f(int(client)) }, func() { g(int(server)) }} {
+		go func() {
+			pin(cpu)
+			run()
+			done <- struct{}{}
+		}()
+	}
+	<-done
 	<-done
 	_, _ = unix.Close(int(client)), unix.Close(int(server))
 }

@@ -128,13 +128,13 @@ func TestProbeLeavesNothing(t *testing.T) {
 	if err := Probe(); err != nil {
 		t.Skip(err)
 	}
-	descriptors, mappings := descriptorsAndMappings(t)
+	descriptors, kib := holdings(t)
 	for range 20 {
 		if err := Probe(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if d, m := descriptorsAndMappings(t); d != descriptors || m != mappings {
-		t.Errorf("descriptors %d → %d, ring mappings %d → %d", descriptors, d, mappings, m)
+	if d, m := holdings(t); d != descriptors || m != kib {
+		t.Errorf("descriptors %d → %d, mappings %d → %d KiB", descriptors, d, kib, m)
 	}
 }

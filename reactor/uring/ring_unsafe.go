@@ -17,8 +17,7 @@ func setup(entries uint32, p *parameters) (int, syscall.Errno) {
 	return int(fd), 0
 }
 
-// mapRings maps what the system shares with us. Neither mapping goes to forked children, which would share
-// the ring's state.
+// mapRings maps what the system shares with us.
 func (r *Ring) mapRings(p *parameters) error {
 	size := max(p.cq.sixth+p.cqEntries*uint32(unsafe.Sizeof(CompletionEvent{})), p.sq.seventh+p.sqEntries*4)
 	var err error
@@ -54,15 +53,22 @@ func (r *Ring) word(offset uint32) *uint32 { return (*uint32)(unsafe.Pointer(&r.
 
 func mapShared(fd int, offset int64, size int) ([]byte, error) {
 	b, err := unix.Mmap(fd, offset, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
-	if err == nil {
-		_ = unix.Madvise(b, unix.MADV_DONTFORK)
-	}
-	return b, err
+	return keepFromChildren(b), err
 }
 
 // mapPrivate maps zeroed memory that the collector neither moves nor frees.
 func mapPrivate(size int) ([]byte, error) {
-	return unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	return keepFromChildren(b), err
+}
+
+// keepFromChildren leaves a mapping out of forked children: the rings' state is shared with the system, and
+// copy-on-write would move pages that the system reads.
+func keepFromChildren(b []byte) []byte {
+	if b != nil {
+		_ = unix.Madvise(b, unix.MADV_DONTFORK)
+	}
+	return b
 }
 
 // enter is io_uring_enter(2) that does not wait; raw, since it cannot block.
@@ -126,7 +132,6 @@ func (b *blocks) at(slot int32) (*block, error) {
 		if err != nil {
 			return nil, err
 		}
-		_ = unix.Madvise(memory, unix.MADV_DONTFORK)
 		b.memory = append(b.memory, memory)
 		b.chunks = append(b.chunks, unsafe.Slice((*block)(unsafe.Pointer(&memory[0])), blocksPerChunk))
 	}
