@@ -195,7 +195,7 @@ func TestUsedEqualsTheSumOfHeldCharges(t *testing.T) {
 	})
 }
 
-// proves U-2
+// The end of every engine test asks Owed whether each gauge is back at zero.
 func TestLedgerListsWhatIsOwedInOrder(t *testing.T) {
 	var l Ledger
 	if l.Owed() != nil || len(l.Snapshot()) != 0 {

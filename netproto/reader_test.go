@@ -47,7 +47,6 @@ func readScript(t *testing.T, chunks [][]byte) {
 	}
 }
 
-// proves W-14
 // field case F-31
 func TestReaderFindsFramesWhereverTheStreamIsCut(t *testing.T) {
 	for i := range scriptBytes {

@@ -312,6 +312,49 @@ func TestHostileCountsAllocateNothing(t *testing.T) {
 }
 
 // proves W-15
+func TestTheLimitsThemselvesAreAccepted(t *testing.T) {
+	if _, err := DecodeReply(AppendReply(nil, Reply{StatusSuccess, goldenEpoch, PayloadBytesMax})); err != nil {
+		t.Error(err)
+	}
+	d := Descriptor{Regions: []Region{{
+		ID: math.MaxUint64, Base: math.MaxUint64 - 1, Length: 1, Permission: ReadWrite, Flags: RegionScoped,
+		Scope: Scope{TransportIDLast, OrdinalUnknown - 1},
+	}}}
+	if err := decodeDescriptorError(AppendDescriptor(nil, &d)); err != nil {
+		t.Error(err)
+	}
+}
+
+// A refusal reports the value that stood in the frame.
+func TestFrameErrorCarriesTheValue(t *testing.T) {
+	for _, c := range []struct {
+		vector string
+		at     int
+		bytes  string
+		value  uint64
+	}{
+		{"descriptor-all", 72, "\x09", 9},
+		{"descriptor-shm", 122, "\x01\x02\x03", 0x010203},
+		{"descriptor-shm", 185, "\x01\x02\x03\x04", 0x01020304},
+		{"descriptor-mnnvl", 129, "\x07", 7},
+		{"descriptor-mnnvl", 133, "\x08", 8},
+		{"descriptor-hptcp", 81, "\x05", 0x050000},
+		{"descriptor-hptcp", 86, "\x06\x07", 0x000607},
+	} {
+		b := readHex(t, c.vector)
+		copy(b[c.at:], c.bytes)
+		var e *FrameError
+		if err := decodeDescriptorError(b); !errors.As(err, &e) || e.Value != c.value {
+			t.Errorf("%s at %d: %v, want the value %d", c.vector, c.at, err, c.value)
+		}
+	}
+	var e *FrameError
+	if err := (Notification{Message: "ok\xfe"}).Check(); !errors.As(err, &e) || e.Index != 2 || e.Value != 0xfe {
+		t.Errorf("%v", err)
+	}
+}
+
+// proves W-15
 func TestFrameErrorNamesFrameFieldValueRuleAndAnswer(t *testing.T) {
 	b := readHex(t, "request-tcp-read")
 	b[9] = 18
