@@ -54,6 +54,20 @@ func TestNumbersAndNamesAreThoseOfTheContract(t *testing.T) {
 	}
 }
 
+// proves W-2, W-3, W-7, W-8, W-10, W-11
+func TestSizesAndLimitsAreThoseOfTheContract(t *testing.T) {
+	for name, c := range map[string][2]int{
+		"request": {RequestSize, 52}, "reply": {ReplySize, 36}, "capabilities": {CapabilitiesSize, 44},
+		"region": {RegionSize, 32}, "scope": {ScopeSize, 5}, "SHM head": {SHMHeadSize, 8}, "SHM record": {SHMRecordSize, 80},
+		"MNNVL": {MNNVLSize, 24}, "HP-TCP": {HPTCPSize, 24}, "regions": {RegionsMax, 4096}, "payload": {PayloadBytesMax, 64 << 20},
+		"notification": {NotificationBytesMax, 16 << 20}, "version": {Version, 19},
+	} {
+		if c[0] != c[1] {
+			t.Errorf("%s: %d, want %d", name, c[0], c[1])
+		}
+	}
+}
+
 // proves W-6
 func TestPermissionAllowsOnlyItsBits(t *testing.T) {
 	for have := LocalOnly; have <= ReadWrite; have++ {

@@ -348,7 +348,12 @@ func TestFrameErrorCarriesTheValue(t *testing.T) {
 			t.Errorf("%s at %d: %v, want the value %d", c.vector, c.at, err, c.value)
 		}
 	}
+	b := readHex(t, "reply-ready")
+	b[11] = 0x81
 	var e *FrameError
+	if _, err := DecodeReply(b); !errors.As(err, &e) || e.Value != 0x81 {
+		t.Errorf("%v", err)
+	}
 	if err := (Notification{Message: "ok\xfe"}).Check(); !errors.As(err, &e) || e.Index != 2 || e.Value != 0xfe {
 		t.Errorf("%v", err)
 	}
