@@ -276,17 +276,22 @@ func TestSHMRangesNearIntegerWidthsDoNotWrap(t *testing.T) {
 	}
 }
 
-// allocated returns how many bytes f allocates.
+// allocated returns how many bytes f allocates: the least of several tries, because the counter is
+// the whole process's.
 func allocated(f func()) uint64 {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	f()
-	runtime.ReadMemStats(&after)
-	return after.TotalAlloc - before.TotalAlloc
+	least := uint64(math.MaxUint64)
+	for range 5 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		f()
+		runtime.ReadMemStats(&after)
+		least = min(least, after.TotalAlloc-before.TotalAlloc)
+	}
+	return least
 }
 
 // proves W-9, W-15
-func TestHostileCountsAllocateNothing(t *testing.T) {
+func TestHostileCountsAllocateNothingButTheError(t *testing.T) {
 	for _, p := range []struct {
 		vector string
 		at     int
@@ -301,12 +306,14 @@ func TestHostileCountsAllocateNothing(t *testing.T) {
 		b := readHex(t, p.vector)
 		copy(b[p.at:], p.bytes)
 		var err error
-		if n := allocated(func() { err = decodeDescriptorError(b) }); err == nil || n > 4096 {
-			t.Errorf("%s at %d: %d bytes allocated, %v", p.vector, p.at, n, err)
+		n := allocated(func() { err = decodeDescriptorError(b) })
+		times := testing.AllocsPerRun(100, func() { _ = decodeDescriptorError(b) })
+		if err == nil || n > 1024 || times > 2 { // the error and its text
+			t.Errorf("%s at %d: %d bytes in %v allocations, %v", p.vector, p.at, n, times, err)
 		}
 	}
 	hostile := Request{OperationNotify, goldenEpoch, 0, 1 << 40, 1 << 40}
-	if n := allocated(func() { _, _ = DecodeNotifyBody(hostile, []byte{0}) }); n > 4096 {
+	if n := allocated(func() { _, _ = DecodeNotifyBody(hostile, []byte{0}) }); n > 1024 {
 		t.Errorf("notify body: %d bytes allocated", n)
 	}
 }
