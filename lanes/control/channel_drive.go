@@ -337,8 +337,17 @@ func (c *Channel) Received(n int) { c.active.work.Received(n) }
 func (c *Channel) Readable() { c.stream.Retire(errUnasked) }
 
 // Close ends the channel once its queue has run dry; closed is called when the stream is gone. What
-// is still queued goes on; nothing new is accepted (SPEC G-5).
+// is still queued goes on; nothing new is accepted (SPEC G-5). It may be called again, when a segment and
+// its engine are closed at the same time; everybody is told.
 func (c *Channel) Close(closed func()) {
+	if c.ended {
+		closed()
+		return
+	}
+	if earlier := c.closed; earlier != nil {
+		later := closed
+		closed = func() { earlier(); later() }
+	}
 	c.closed = closed
 	if c.state == channelReady && c.active == nil && c.head == nil {
 		c.stream.Retire(errIdle)
