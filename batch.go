@@ -20,7 +20,7 @@ type Batch struct {
 	group  *group
 	done   chan struct{} // closed when every task is terminal, and the notification, if any, has its fate
 	state  atomic.Uint32 // batchEnded | batchFreed
-	once   sync.Mutex    // guards notify's retries
+	retry  sync.Mutex    // held by RetryNotifications
 	batch  budgets.Charge
 	slots  budgets.Charge
 	report Report // valid once done is closed
@@ -55,7 +55,7 @@ func NotifyAfter(n Notification) SubmitOption {
 func (e *Engine) Submit(ctx context.Context, requests []Request, options ...SubmitOption) (*Batch, error) {
 	b, err := e.submit(ctx, requests, options)
 	if err != nil {
-		return nil, aboutCall("Submit", err)
+		return nil, failure("Submit", err)
 	}
 	return b, nil
 }
@@ -64,23 +64,24 @@ func (e *Engine) submit(ctx context.Context, requests []Request, options []Submi
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if !e.requester.Enter() {
-		return nil, &Error{Index: -1, Class: ErrClosed}
-	}
 	b := &Batch{engine: e, ctx: ctx, group: newGroup(e), done: make(chan struct{})}
-	if err := b.admit(requests, options); err != nil {
-		e.requester.Leave()
+	g := b.group
+	if err := e.enter(&g.place); err != nil {
 		return nil, err
 	}
-	g := b.group
-	g.deadline = e.deadline(ctx)
+	if err := b.admit(requests, options); err != nil {
+		g.place.leave()
+		return nil, err
+	}
+	g.ended, g.deadline, g.kept = b.groupEnded, e.deadline(ctx), true
 	b.stop = func() bool { return true }
 	if ctx.Done() != nil {
-		b.stop = context.AfterFunc(ctx, g.end)
+		b.stop = context.AfterFunc(ctx, b.end)
 	}
-	if err := g.run(); err != nil {
+	if err := g.run(); err != nil { // the lanes have ended: nothing was started
 		b.stop()
 		g.abort()
+		b.dropHook()
 		b.repay()
 		return nil, err
 	}
@@ -97,25 +98,26 @@ func (b *Batch) admit(requests []Request, options []SubmitOption) (err error) {
 		b.batch.Repay()
 		return err
 	}
-	for _, option := range options {
-		if err = option(b); err != nil {
-			b.repay()
-			return err
-		}
-	}
-	b.group.ended = b.groupEnded
-	if b.hook != nil {
-		b.hook.destinations = destinationsOf(requests)
-		if b.hook.bytes, err = e.budgets.submittedBytes.Take(int64(b.hook.size())); err != nil {
-			b.repay()
-			return err
-		}
-	}
-	if err = b.group.admit(requests); err != nil {
+	if err = b.prepare(requests, options); err != nil {
 		b.dropHook()
 		b.repay()
 	}
 	return err
+}
+
+// prepare applies the options, then admits the notification, then the requests.
+func (b *Batch) prepare(requests []Request, options []SubmitOption) error {
+	for _, option := range options {
+		if err := option(b); err != nil {
+			return err
+		}
+	}
+	if b.hook != nil {
+		if err := b.hook.admit(requests); err != nil {
+			return err
+		}
+	}
+	return b.group.admit(requests)
 }
 
 func (b *Batch) repay() {
@@ -124,27 +126,39 @@ func (b *Batch) repay() {
 }
 
 func (b *Batch) dropHook() {
-	if b.hook != nil && b.hook.bytes.Held() {
-		b.hook.bytes.Repay()
+	if b.hook != nil {
+		b.hook.drop()
 	}
 }
 
 // groupEnded runs on the lane when every task is terminal.
 func (b *Batch) groupEnded() {
 	b.report, b.err = b.group.report()
-	b.err = aboutCall("Submit", underContext(b.ctx, b.err))
+	b.err = failure("Submit", underContext(b.ctx, b.err))
 	if b.hook != nil && b.hook.fire() {
 		return // finish follows
 	}
 	b.finish()
 }
 
-// finish makes the end visible. A batch that was freed meanwhile pays back here.
+// finish makes the end visible, after everything was given back: a batch that was freed meanwhile pays
+// its own charges here.
 func (b *Batch) finish() {
 	b.stop()
 	b.dropHook()
-	close(b.done)
 	b.settle(batchEnded)
+	if b.report.LocallyDrained {
+		b.group.place.leave()
+	}
+	close(b.done)
+}
+
+// end asks for the early end of data and notification, from any goroutine.
+func (b *Batch) end() {
+	b.group.end()
+	if b.hook != nil {
+		b.hook.end()
+	}
 }
 
 // settle notes one of the two ends of a batch's charges; the second one pays back. Work whose memory is
@@ -202,10 +216,7 @@ func (b *Batch) Task(i int) (state TaskState, bytes uint64, err error) {
 	if !state.Terminal() {
 		return state, 0, nil
 	}
-	if t.outcome.Err != nil {
-		err = &Error{Op: "Submit", Index: i, Endpoint: t.segment.endpoint, Class: classOf(t.outcome.Err), Cause: t.outcome.Err}
-	}
-	return state, t.outcome.Bytes, err
+	return state, t.outcome.Bytes, failure("Submit", underContext(b.ctx, t.failure(i)))
 }
 
 var (
@@ -214,12 +225,12 @@ var (
 )
 
 // Cancel asks for the early end: queued tasks post nothing, the running one ends as if its context had
-// (SPEC B-3, G-8). The batch is terminal when Done says so.
+// (SPEC B-3, G-8), and so does the notification. The batch is terminal when Done says so.
 func (b *Batch) Cancel() {
 	select {
 	case <-b.done:
 	default:
-		b.group.end()
+		b.end()
 	}
 }
 

@@ -3,6 +3,7 @@ package orbitte
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 )
 
@@ -12,6 +13,7 @@ type closing struct {
 	began   bool
 	streams <-chan struct{} // closed when listener, sessions and channels have ended
 	stopped bool            // true exactly when the loops were told to stop
+	notes   sync.Once       // ends the log
 }
 
 // CloseSource refuses every further frame for good and waits for those being served (SPEC G-6). Idle
@@ -19,27 +21,33 @@ type closing struct {
 // again to go on waiting.
 func (e *Engine) CloseSource(ctx context.Context) error {
 	e.admission.Fence()
-	return e.quiet(ctx, "CloseSource", e.admission.Gate.Quiet())
+	return e.quiet(ctx, "CloseSource", e.admission.Gate.Quiet(), func() string {
+		return fmt.Sprintf("%d frames are being served", e.admission.Gate.Inside())
+	})
 }
 
 // CloseRequester refuses every further submission, open and notification for good and waits for those in
 // flight, detached batches included (SPEC G-6). Errors as CloseSource.
 func (e *Engine) CloseRequester(ctx context.Context) error {
 	e.requester.Fence()
-	return e.quiet(ctx, "CloseRequester", e.requester.Quiet())
+	return e.quiet(ctx, "CloseRequester", e.requester.Quiet(), func() string {
+		return fmt.Sprintf("%d submissions, opens or notifications are in flight", e.requester.Inside())
+	})
 }
 
-func (e *Engine) quiet(ctx context.Context, op string, quiet <-chan struct{}) error {
+// quiet waits; waitsFor says for what, should the context end first.
+func (e *Engine) quiet(ctx context.Context, op string, quiet <-chan struct{}, waitsFor func() string) error {
 	if err := e.waitOn(ctx, quiet, nil); err != nil {
-		return &Error{Op: op, Index: -1, Class: ErrUnquiesced, Cause: err}
+		return &Error{Op: op, Index: -1, Class: ErrUnquiesced, Cause: fmt.Errorf("%s: %w", waitsFor(), err)}
 	}
 	return nil
 }
 
 // Close fences source and requester, waits for the work of both, then ends streams, listener and lanes, in
-// this order (SPEC G-6). Registrations, memory and batches stay the caller's: Unregister, Memory.Close
-// and Batch.Free go on working. Errors: ErrUnquiesced when the context ends first; call it again to go
-// on. A closed engine returns nil.
+// this order (SPEC G-6). Work in flight ends by its own deadline at the latest. Registrations, memory and
+// batches stay the caller's: Unregister, Memory.Close and Batch.Free go on working. Any goroutine may call
+// it, in manual mode too. Errors: ErrUnquiesced when the context ends first, with what is waited for; call
+// it again to go on. A closed engine returns nil.
 func (e *Engine) Close(ctx context.Context) error {
 	e.mu.Lock()
 	e.closing.began = true
@@ -52,7 +60,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	if err := e.CloseRequester(ctx); err != nil {
 		return renamed(err, "Close")
 	}
-	if err := e.quiet(ctx, "Close", e.endStreams()); err != nil {
+	if err := e.quiet(ctx, "Close", e.endStreams(), func() string { return "streams are being closed" }); err != nil {
 		return err
 	}
 	return e.endLanes(ctx)
@@ -123,42 +131,59 @@ func (c *countdown) one() {
 	}
 }
 
-// endLanes stops the loops and waits until they have ended.
+// endLanes stops the loops and waits until they, and then the log's writer, have ended.
 func (e *Engine) endLanes(ctx context.Context) error {
-	all := append([]*runner{e.cold}, e.runners...)
-	e.mu.Lock()
-	first := !e.closing.stopped
-	e.closing.stopped = true
-	e.mu.Unlock()
-	if first {
-		for _, r := range all {
-			r.lane.Loop.Stop()
-		}
-		if e.config.Progress == Manual {
-			<-e.driver // nobody drives from here on
-			for _, r := range all {
-				r.end()
-			}
-		}
-		close(e.notesEnd)
-	}
+	e.stopLanes()
 	var failed error
-	for _, r := range all {
-		select {
-		case <-r.stopped:
-		case <-ctx.Done():
-			return &Error{Op: "Close", Index: -1, Class: ErrUnquiesced, Cause: fmt.Errorf("%s is still in a call: %w", r.name(), ctx.Err())}
+	for _, r := range e.loops() {
+		if err := ended(ctx, r.stopped, r.name()+" is still in a call"); err != nil {
+			return err
 		}
 		if r.err != nil && failed == nil {
 			failed = &Error{Op: "Close", Index: -1, Class: ErrSystem, Cause: r.err}
 		}
 	}
-	select {
-	case <-e.logEnd:
-	case <-ctx.Done():
-		return &Error{Op: "Close", Index: -1, Class: ErrUnquiesced, Cause: fmt.Errorf("the log's writer is still in a call: %w", ctx.Err())}
+	e.closing.notes.Do(func() { close(e.notesEnd) }) // no lane notes anything any more
+	if err := ended(ctx, e.logEnd, "the log's writer is still in a call"); err != nil {
+		return err
 	}
 	return failed
+}
+
+// stopLanes tells the loops to end, once.
+func (e *Engine) stopLanes() {
+	e.mu.Lock()
+	first := !e.closing.stopped
+	e.closing.stopped = true
+	e.mu.Unlock()
+	if !first {
+		return
+	}
+	for _, r := range e.loops() {
+		r.lane.Loop.Stop()
+	}
+	if e.config.Progress != Manual {
+		return
+	}
+	<-e.driver // whoever drives ends its turn, which Stop has cut short; nobody drives from here on
+	for _, r := range e.runners {
+		r.end()
+	}
+}
+
+// ended waits for done, at most as long as ctx lasts; what has ended already counts all the same.
+func ended(ctx context.Context, done <-chan struct{}, otherwise string) error {
+	select {
+	case <-done:
+		return nil
+	default:
+	}
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return &Error{Op: "Close", Index: -1, Class: ErrUnquiesced, Cause: fmt.Errorf("%s: %w", otherwise, ctx.Err())}
+	}
 }
 
 func (r *runner) name() string {
@@ -198,8 +223,8 @@ func (e *Engine) RetainedResources() []Resource {
 			list = append(list, Resource{"descriptor", fmt.Sprintf("%d on %s", n, r.name()), "the system refused to close them"})
 		}
 	}
-	if n := e.budgets.lookups.Used(); n > 0 {
-		list = append(list, Resource{"name look-up", fmt.Sprintf("%d look-ups", n), "the resolver has not returned"})
+	if n := e.counts.lookupsLeft.Load(); n > 0 {
+		list = append(list, Resource{"name look-up", fmt.Sprintf("%d look-ups", n), "the caller has gone, the resolver has not returned"})
 	}
 	return list
 }

@@ -46,7 +46,8 @@ const (
 	EventDriven
 	// Busy never blocks: one CPU per lane, for pinned deployments.
 	Busy
-	// Manual starts no threads: the program calls Engine.Progress; calls that wait drive the lanes themselves.
+	// Manual starts no threads: the program calls Engine.Progress; of the calls that wait, one drives the
+	// lanes for all. Host names are looked up on the caller's own goroutine.
 	Manual
 )
 
@@ -127,14 +128,15 @@ type Config struct {
 
 	// Logger receives structured, rate-limited lines. Nil: silent.
 	Logger *zerolog.Logger
-	// Resolver looks host names up, on the engine's cold lane. Nil: the system's resolver.
+	// Resolver looks host names up, on the engine's cold lane, one at a time; it should return when its
+	// context ends. Nil: the system's resolver.
 	Resolver func(ctx context.Context, host string) ([]netip.Addr, error)
 
 	// Epoch names this life of the engine. Leave it zero for a random one; anything else is for
 	// simulations, and must never have been used before (SPEC G-1).
 	Epoch netproto.Epoch
 	// OpenKernel opens the kernel of each lane, instead of Kernel: the door for simulated kernels. The cold
-	// lane is number -1.
+	// lane, which manual mode has not, is number -1.
 	OpenKernel func(lane int) (reactor.Kernel, error)
 }
 
@@ -144,29 +146,45 @@ const payloadBytesMax = 64 << 20
 func (c *Config) complete() error {
 	setString(&c.Bind, "127.0.0.1:0")
 	setString(&c.Congestion, "auto")
+	if c.Resolver == nil {
+		c.Resolver = systemResolver
+	}
 	for _, d := range []struct {
 		value    *time.Duration
 		standard time.Duration
 	}{
 		{&c.RequestTimeout, 30 * time.Second}, {&c.SourceTimeout, 5 * time.Second}, {&c.IdleTimeout, 2 * time.Minute},
 		{&c.QuiesceTimeout, 5 * time.Second}, {&c.KeepaliveIdle, 15 * time.Second}, {&c.KeepaliveInterval, 5 * time.Second},
-		{&c.UserTimeout, 30 * time.Second},
+		{&c.UserTimeout, 30 * time.Second}, {&c.Spin, 30 * time.Microsecond},
 	} {
 		if *d.value < 0 {
-			return invalid("Config: a timeout of %v is negative", *d.value)
+			return invalid("Config: the duration %v is negative", *d.value)
 		}
 		if *d.value == 0 {
 			*d.value = d.standard
 		}
 	}
 	set(&c.KeepaliveCount, 3)
+	if c.KeepaliveCount < 0 {
+		return invalid("Config.KeepaliveCount is %d; it must not be negative", c.KeepaliveCount)
+	}
+	if c.Progress > Manual || c.Kernel > Epoll || c.TCPHostMemory > Direct || c.TCPNotifications > Off || c.NotificationRPCFallback > Off {
+		return invalid("Config: Progress %d, Kernel %d, TCPHostMemory %d, TCPNotifications %d or NotificationRPCFallback %d is none of its constants",
+			c.Progress, c.Kernel, c.TCPHostMemory, c.TCPNotifications, c.NotificationRPCFallback)
+	}
 	if c.SourceTimeout > 300*time.Second {
 		return invalid("Config.SourceTimeout is %v; it must be at most 300s", c.SourceTimeout)
 	}
 	if c.Lanes < 0 || c.Lanes > 64 {
 		return invalid("Config.Lanes is %d; it must be 0 (automatic) to 64", c.Lanes)
 	}
-	return c.Limits.complete()
+	if err := c.Limits.complete(); err != nil {
+		return err
+	}
+	if c.Lanes > c.Limits.PeerSegments {
+		return invalid("Config.Lanes is %d, but Limits.PeerSegments only %d; each lane needs a stream", c.Lanes, c.Limits.PeerSegments)
+	}
+	return nil
 }
 
 func (l *Limits) complete() error {
@@ -217,7 +235,7 @@ func setString(value *string, standard string) {
 }
 
 func invalid(format string, args ...any) error {
-	return &Error{Class: ErrInvalid, Cause: fmt.Errorf(format, args...)}
+	return &Error{Index: -1, Class: ErrInvalid, Cause: fmt.Errorf(format, args...)}
 }
 
 // lanesFor is the default number of lanes: whole CPUs of the quota, no more than the mask has, at most four.

@@ -3,7 +3,6 @@ package orbitte
 import (
 	"crypto/rand"
 	"errors"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 
@@ -35,11 +34,10 @@ type Engine struct {
 	config   Config
 	policy   lanes.Policy
 	endpoint string
-	bound    netip.AddrPort
 	kernel   string // why the kernel is what it is
 
 	runners  []*runner
-	cold     *runner
+	cold     *runner // nil in manual mode, where look-ups are their caller's
 	listener *control.Listener
 
 	admission control.Admission
@@ -54,9 +52,9 @@ type Engine struct {
 	peers   map[peerKey]*peer
 	closing closing
 
-	ended    sync.Map // *segments.Registration → *ending: who waits for its end
-	retained sync.Map // *group → nothing: submissions whose memory is not proven quiet
-	driver   chan struct{}
+	ended    sync.Map      // *segments.Registration → *ending: who waits for its end
+	retained sync.Map      // *group → nothing: submissions whose memory is not proven quiet
+	driver   chan struct{} // manual mode: holds a token exactly while nobody drives
 	notes    chan struct{} // tells the log's goroutine that a journal has notes
 	notesEnd chan struct{} // closed when no more notes come
 	logEnd   chan struct{} // closed when the log's goroutine has ended
@@ -64,7 +62,8 @@ type Engine struct {
 }
 
 type engineCounts struct {
-	unquiesced atomic.Int64 // calls that returned ErrUnquiesced and whose work has not ended yet
+	unquiesced  atomic.Int64 // calls that returned ErrUnquiesced and whose work has not ended yet
+	lookupsLeft atomic.Int64 // look-ups whose caller has gone and whose resolver has not returned
 }
 
 // runner is one loop with what rides on it.
@@ -119,6 +118,46 @@ func (b *engineBudgets) all() []*budgets.Budget {
 	}
 	return append(append(list, b.streams...), b.sessions...)
 }
+
+// loops lists every loop that was built.
+func (e *Engine) loops() []*runner {
+	list := append(make([]*runner, 0, len(e.runners)+1), e.runners...)
+	if e.cold != nil {
+		list = append(list, e.cold)
+	}
+	return list
+}
+
+// place is one submission's: its entry at the requester's gate, and its charge. Whoever holds it leaves once.
+type place struct {
+	engine *Engine
+	charge budgets.Charge
+}
+
+// enter takes a place for a submission, open or notification (SPEC U, G-6). The error leaves p empty.
+func (e *Engine) enter(p *place) error {
+	if !e.requester.Enter() {
+		return &Error{Index: -1, Class: ErrClosed}
+	}
+	charge, err := e.budgets.submissions.Take(1)
+	if err != nil {
+		e.requester.Leave()
+		return err
+	}
+	p.engine, p.charge = e, charge.Move()
+	return nil
+}
+
+// leave gives the place back.
+func (p *place) leave() {
+	p.charge.Repay() // proof: the holder's work has ended
+	p.engine.requester.Leave()
+}
+
+func (p *place) held() bool { return p.charge.Held() }
+
+// move hands the place over.
+func (p *place) move() place { return place{p.engine, p.charge.Move()} }
 
 // Endpoint is what peers are told: "host:port". A loopback endpoint serves this host only.
 func (e *Engine) Endpoint() string { return e.endpoint }

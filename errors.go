@@ -39,17 +39,17 @@ type advice struct{ known, remedy string }
 
 var advices = map[error]advice{
 	ErrInvalid:       {"nothing was done", "correct the argument"},
-	ErrClosed:        {"nothing was posted", "open a new engine or segment"},
-	ErrExhausted:     {"nothing was posted; the limit and its use are named", "wait for work to end, free what is held, or raise the limit in Config.Limits"},
+	ErrClosed:        {"no byte was moved", "open a new engine or segment; if the peer's source is closed, find another peer"},
+	ErrExhausted:     {"no byte was moved; what ran out is named", "wait for work to end, free what is held, or raise the limit in Config.Limits, at the peer if it was the peer's"},
 	ErrUncovered:     {"nothing was posted", "register one range that covers the whole local range"},
 	ErrUnknownRegion: {"no byte was moved; region IDs are never reused, so an old one stays invalid", "refresh the segment and resolve the address again"},
 	ErrPermission:    {"no byte was moved", "register the range at the source with the permission for this direction"},
 	ErrConflict:      {"no byte of the range was changed", "order the accesses, then submit again"},
-	ErrUnavailable:   {"nothing was posted; no other path was tried", "name a transport that both sides have"},
+	ErrUnavailable:   {"no byte was moved; no other path was tried", "name a transport, notification channel or kernel that is there on both sides"},
 	ErrStaleEpoch:    {"no byte was moved; the peer restarted or another process has its address", "get the new epoch from the source's owner and open the segment again"},
 	ErrUnreachable:   {"nothing was posted", "check endpoint, network and that the source runs, then submit again"},
 	ErrDisconnected:  {"the stream was retired; the effects are in the report", "submit a READ again; before repeating a WRITE whose remote effect is unknown, make sure that it may be repeated"},
-	ErrDeadline:      {"the stream was retired; the effects are in the report", "submit again with a later deadline; mind a remote effect that is unknown"},
+	ErrDeadline:      {"the stream was retired if the request was running; the effects are in the report", "submit again with a later deadline; mind a remote effect that is unknown"},
 	ErrCancelled:     {"the stream was retired if the request was running; the effects are in the report", "nothing, it was asked for; mind a remote effect that is unknown"},
 	ErrProtocol:      {"the stream was retired; the effects are in the report", "check that the endpoint is an OrbitTE source of the same protocol version"},
 	ErrPeer:          {"the source answered that it failed; no byte was committed", "look at the source's log"},
@@ -59,7 +59,8 @@ var advices = map[error]advice{
 
 // Error says what failed, where, what is known and what to do.
 type Error struct {
-	// Op is the call, such as "SubmitAndWait"; Index the request in its batch, -1 if it is not about one.
+	// Op is the call, such as "SubmitAndWait"; Index the request or range in its batch, -1 if it is not about
+	// one.
 	Op    string
 	Index int
 	// Endpoint of the peer, if one was involved.
@@ -82,8 +83,8 @@ func (e *Error) Error() string {
 	if e.Op != "" {
 		text.WriteString(e.Op + ": ")
 	}
-	if e.Index > 0 || e.Index == 0 && e.Endpoint != "" {
-		text.WriteString("request " + strconv.Itoa(e.Index) + ": ")
+	if e.Index >= 0 {
+		text.WriteString(e.item() + " " + strconv.Itoa(e.Index) + ": ")
 	}
 	if e.Endpoint != "" {
 		text.WriteString("peer " + e.Endpoint + ": ")
@@ -94,6 +95,14 @@ func (e *Error) Error() string {
 	}
 	text.WriteString(" (known: " + e.Known() + "; remedy: " + e.Remedy() + ")")
 	return text.String()
+}
+
+// item is what Index counts.
+func (e *Error) item() string {
+	if strings.HasPrefix(e.Op, "Register") {
+		return "range"
+	}
+	return "request"
 }
 
 // Unwrap gives class and cause to errors.Is and errors.As.

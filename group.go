@@ -21,23 +21,22 @@ type task struct {
 // the executor of synchronous and asynchronous submissions alike (SPEC G-3, B-1). From start to the
 // end one lane at a time owns it: the one that owns the peer of the task at hand.
 type group struct {
-	engine     *Engine
-	tasks      []task
-	next       int // the task at hand
-	deadline   reactor.Instant
-	submission budgets.Charge
-	bytes      budgets.Charge
-	transfer   tcp.Transfer
-	copy       local.Transfer
-	start      reactor.Letter
-	cancel     reactor.Letter
-	canceller  groupCancel
-	cancelled  atomic.Bool
-	where      atomic.Pointer[runner] // who owns the group now
-	ended      func()                 // called last, on the lane
-	told       func()                 // what ended is for a synchronous submission
-	done       chan struct{}          // told once, when a synchronous submission has ended
-	waiting    atomic.Uint32          // waitingState of a synchronous submission
+	engine    *Engine
+	tasks     []task
+	next      int // the task at hand
+	deadline  reactor.Instant
+	place     place
+	kept      bool // true exactly when whoever is told of the end gives the place back
+	bytes     budgets.Charge
+	transfer  tcp.Transfer
+	copy      local.Transfer
+	start     reactor.Letter
+	cancelled atomic.Bool
+	where     atomic.Pointer[runner] // whose lane owns the group; only that lane changes it; nil before the start
+	ended     func()                 // called last, on the lane
+	told      func()                 // what ended is for a synchronous submission
+	done      chan struct{}          // told once, when a synchronous submission has ended
+	waiting   atomic.Uint32          // waitingState of a synchronous submission
 }
 
 // waitingState settles who is last: the caller that gives up, or the lane that finishes.
@@ -53,13 +52,12 @@ func newGroup(e *Engine) *group {
 	g := &group{engine: e, done: make(chan struct{}, 1)}
 	g.transfer.Done = func(t *tcp.Transfer) { g.taskEnded(t.Outcome) }
 	g.copy.Done = func(t *local.Transfer) { g.taskEnded(t.Outcome) }
-	g.canceller.group = g
 	g.told = func() { g.done <- struct{}{} }
 	return g
 }
 
-// admit checks all requests, borrows what they need and takes the charges, before any effect. A failure
-// leaves nothing behind.
+// admit checks all requests, borrows what they need and charges their bytes, before any effect. A failure
+// leaves nothing behind. From here on end may be called.
 func (g *group) admit(requests []Request) error {
 	e := g.engine
 	if len(requests) > e.config.Limits.BatchRequests {
@@ -67,20 +65,18 @@ func (g *group) admit(requests []Request) error {
 			Budget: "batch descriptors", Unit: "requests", Asked: int64(len(requests)), Limit: int64(e.config.Limits.BatchRequests),
 		}}
 	}
-	submission, err := e.budgets.submissions.Take(1)
-	if err != nil {
-		return err
-	}
 	total, err := g.resolve(requests)
 	if err == nil {
 		g.bytes, err = e.budgets.submittedBytes.Take(int64(total))
 	}
 	if err != nil {
-		submission.Repay()
 		g.release()
 		return err
 	}
-	g.submission = submission
+	g.next = 0
+	g.cancelled.Store(false)
+	g.waiting.Store(waitingOn)
+	g.where.Store(nil)
 	return nil
 }
 
@@ -98,7 +94,7 @@ func (g *group) resolve(requests []Request) (total uint64, err error) {
 		t := &g.tasks[i]
 		t.resolved, t.outcome = r, lanes.Outcome{Drained: true}
 		t.state.Store(uint32(TaskQueued))
-		total += r.size // at most 1,024 × 64 MiB
+		total += r.size // one payload is at most 64 MiB, so this cannot overflow
 	}
 	return total, nil
 }
@@ -135,8 +131,6 @@ func (t *task) runner(e *Engine) *runner {
 
 // run hands the group to the lane of its first task.
 func (g *group) run() error {
-	g.next = 0
-	g.cancelled.Store(false)
 	if len(g.tasks) == 0 {
 		g.finish()
 		return nil
@@ -213,16 +207,20 @@ func (g *group) skipRest() {
 	}
 }
 
-// finish repays the charges and tells whoever waits. Proof: every task has ended or was skipped.
+// finish repays the charges and tells whoever waits. Proof: every task has ended or was skipped. A group
+// whose memory is not proven quiet keeps them (SPEC G-9).
 func (g *group) finish() {
-	if g.drained() {
-		g.submission.Repay()
-		g.bytes.Repay()
-		g.engine.requester.Leave()
-	} else {
+	left := !g.waiting.CompareAndSwap(waitingOn, waitingOver)
+	if !g.drained() {
 		g.engine.retained.Store(g, struct{}{})
+		g.ended()
+		return
 	}
-	if !g.waiting.CompareAndSwap(waitingOn, waitingOver) && g.drained() {
+	g.bytes.Repay()
+	if left || !g.kept {
+		g.place.leave()
+	}
+	if left {
 		g.engine.counts.unquiesced.Add(-1)
 	}
 	g.ended()
@@ -238,13 +236,20 @@ func (g *group) drained() bool {
 	return true
 }
 
-// groupCancel is the recipient of a group's cancel letter.
-type groupCancel struct{ group *group }
+// groupCancel asks one lane to end what a group has running there.
+type groupCancel struct {
+	letter reactor.Letter
+	group  *group
+	owner  *runner
+}
 
-// Receive cancels what runs, if this lane still has it (reactor.Recipient).
+// Receive cancels what runs, if this lane still has the group (reactor.Recipient). A group that moved on
+// has seen the flag, which was raised before.
 func (c *groupCancel) Receive(*reactor.Letter, reactor.Instant) {
-	c.group.transfer.Cancel()
-	c.group.copy.Cancel()
+	if c.group.where.Load() == c.owner {
+		c.group.transfer.Cancel()
+		c.group.copy.Cancel()
+	}
 }
 
 // end asks for the early end of the group, from any goroutine. The flag is raised before the owner is
@@ -252,7 +257,8 @@ func (c *groupCancel) Receive(*reactor.Letter, reactor.Instant) {
 func (g *group) end() {
 	g.cancelled.Store(true)
 	if owner := g.where.Load(); owner != nil {
-		_ = owner.lane.Post(&g.cancel, &g.canceller) // a lane that has ended has ended the group
+		c := &groupCancel{group: g, owner: owner}
+		_ = owner.lane.Post(&c.letter, c) // a lane that has ended has ended the group
 	}
 }
 
@@ -268,13 +274,21 @@ func (g *group) report() (Report, error) {
 			continue
 		}
 		report.Failed, report.Local, report.Remote = i, t.outcome.Local, t.outcome.Remote
-		class := classOf(t.outcome.Err)
-		if !t.outcome.Drained {
-			class = ErrUnquiesced
-		}
-		return report, &Error{Index: i, Endpoint: t.segment.endpoint, Class: class, Cause: t.outcome.Err}
+		return report, t.failure(i)
 	}
 	return report, nil
+}
+
+// failure is what a failed task's owner is told; nil when it did not fail.
+func (t *task) failure(i int) error {
+	if t.outcome.Err == nil {
+		return nil
+	}
+	class := classOf(t.outcome.Err)
+	if !t.outcome.Drained {
+		class = ErrUnquiesced
+	}
+	return &Error{Index: i, Endpoint: t.segment.endpoint, Class: class, Cause: t.outcome.Err}
 }
 
 func (g *group) path(t *task) string {

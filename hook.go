@@ -2,6 +2,7 @@ package orbitte
 
 import (
 	"context"
+	"sync/atomic"
 
 	"github.com/orbitte/orbitte/budgets"
 	"github.com/orbitte/orbitte/lanes"
@@ -13,88 +14,134 @@ type hook struct {
 	batch        *Batch
 	note         Notification
 	destinations []*Segment
+	entered      []*Segment // destinations whose gate the hook still holds, in order
 	bytes        budgets.Charge
-	next         int // destination at hand, while firing
 	kept         []*Segment
 	report       NotificationReport
+	courier      atomic.Pointer[courier] // the one under way
 }
 
-func (h *hook) size() uint64 { return uint64(len(h.note.Name) + len(h.note.Message)) }
+// admit enters the destinations' gates and charges the bytes, before any effect. After an error drop gives
+// back what was taken.
+func (h *hook) admit(requests []Request) (err error) {
+	h.destinations = destinationsOf(requests)
+	for i, s := range h.destinations {
+		if s.engine != h.batch.engine || !s.gate.Enter() {
+			return &Error{Index: -1, Endpoint: s.endpoint, Class: ErrClosed, Cause: errSegment}
+		}
+		h.entered = h.destinations[:i+1]
+	}
+	h.bytes, err = h.batch.engine.budgets.submittedBytes.Take(int64(h.note.size()))
+	return err
+}
+
+// drop gives back what the hook still holds.
+func (h *hook) drop() {
+	for _, s := range h.entered {
+		s.gate.Leave()
+	}
+	h.entered = nil
+	if h.bytes.Held() {
+		h.bytes.Repay()
+	}
+}
 
 // fire starts after the data has ended, on the lane; false when there is nothing to send.
 func (h *hook) fire() bool {
 	b := h.batch
 	b.report.Notification = NotificationReport{Status: Skipped}
-	if b.err != nil || len(h.destinations) == 0 || !b.engine.requester.Enter() {
+	if b.err != nil || len(h.destinations) == 0 {
 		return false
 	}
 	h.report = NotificationReport{Status: Delivered, Effect: lanes.EffectComplete}
 	return h.proceed()
 }
 
-// proceed sends to the destination at hand.
+// proceed sends to the destination at hand; false when there is none left.
 func (h *hook) proceed() bool {
-	e := h.batch.engine
-	for h.next < len(h.destinations) {
-		s := h.destinations[h.next]
-		if s.gate.Enter() {
-			c := newCourier(e, s, h.note, h.batch.group.deadline, h.arrived)
-			if c.runner().lane.Post(&c.start, c) == nil {
+	for len(h.entered) > 0 {
+		class := ErrCancelled
+		if !h.batch.group.cancelled.Load() {
+			if h.send(h.entered[0]) {
 				return true
 			}
-			s.gate.Leave()
+			class = ErrClosed // the lane has ended
 		}
-		h.settle(s, NotificationReport{Status: Failed, Err: &Error{Op: "NotifyAfter", Index: -1, Endpoint: s.endpoint, Class: ErrClosed}})
+		h.settle(NotificationReport{Status: Failed, Err: &Error{Op: "NotifyAfter", Index: -1, Endpoint: h.entered[0].endpoint, Class: class}})
 	}
 	h.destinations, h.kept = h.kept, nil
 	h.batch.report.Notification = h.report
-	e.requester.Leave()
 	return false
 }
 
-// settle takes one destination's fate. The first failure is the report's.
-func (h *hook) settle(s *Segment, r NotificationReport) {
-	h.next++
-	if r.Status == Failed {
-		if r.Effect == lanes.EffectNone {
-			h.kept = append(h.kept, s)
-		}
-		if h.report.Status != Failed {
-			h.report = r
-		}
+// send starts a courier. The flag is looked at again after the courier can be seen: of end and send, one
+// sees the other.
+func (h *hook) send(s *Segment) bool {
+	c := newCourier(h.batch.engine, s, h.note, h.batch.group.deadline, h.arrived)
+	h.courier.Store(c)
+	if c.runner().lane.Post(&c.start, c) != nil {
+		return false
+	}
+	if h.batch.group.cancelled.Load() {
+		h.end()
+	}
+	return true
+}
+
+// end asks for the early end of the courier under way, from any goroutine.
+func (h *hook) end() {
+	if c := h.courier.Load(); c != nil {
+		_ = c.runner().lane.Post(&c.cancel, c) // a lane that has ended has ended the courier
+	}
+}
+
+// settle takes the fate of the destination at hand. The first failure is the report's.
+func (h *hook) settle(r NotificationReport) {
+	s := h.entered[0]
+	h.entered = h.entered[1:]
+	s.gate.Leave()
+	if r.Status != Failed {
+		return
+	}
+	r.Err = underContext(h.batch.ctx, r.Err)
+	if r.Effect == lanes.EffectNone {
+		h.kept = append(h.kept, s)
+	}
+	if h.report.Status != Failed {
+		h.report = r
 	}
 }
 
 // arrived is a courier's end, on its lane.
 func (h *hook) arrived(c *courier) {
-	c.segment.gate.Leave()
-	h.settle(c.segment, c.report)
+	h.settle(c.report)
 	if !h.proceed() {
 		h.batch.finish()
 	}
 }
 
 // RetryNotifications sends the batch's notification again to the peers that certainly did not get it, and
-// says how many are left. Call it after Done. Errors are the first failure's.
+// says how many are left. Call it after Done. The error is the first failure's.
 func (b *Batch) RetryNotifications(ctx context.Context) (left int, err error) {
 	if _, terminal, _ := b.Poll(); !terminal || b.hook == nil {
 		return 0, &Error{Op: "RetryNotifications", Index: -1, Class: ErrInvalid, Cause: errNoNotification}
 	}
-	b.once.Lock()
-	defer b.once.Unlock()
+	b.retry.Lock()
+	defer b.retry.Unlock()
+	h := b.hook
+	if b.err != nil { // skipped for good: the data failed
+		return 0, nil
+	}
 	var kept []*Segment
-	for _, s := range b.hook.destinations {
-		report, failed := b.engine.SendNotification(ctx, s, b.hook.note)
-		if failed == nil {
-			continue
-		}
-		if report.Effect == lanes.EffectNone {
+	for _, s := range h.destinations {
+		report, failed := b.engine.SendNotification(ctx, s, h.note)
+		if failed != nil && report.Effect == lanes.EffectNone {
 			kept = append(kept, s)
 		}
 		if err == nil {
 			err = failed
 		}
 	}
-	b.hook.destinations = kept
+	h.destinations = kept
 	return len(kept), err
 }

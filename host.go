@@ -71,7 +71,11 @@ func cpuQuota(mount, self string) float64 {
 		if fields[1] != "" {
 			base = filepath.Join(mount, "cpu")
 		}
-		for dir := filepath.Join(base, fields[2]); strings.HasPrefix(dir, base); dir = filepath.Dir(dir) {
+		dir := filepath.Join(base, fields[2])
+		if !strings.HasPrefix(dir, base) {
+			dir = base // "/..": the cgroup lies outside what this namespace shows
+		}
+		for ; strings.HasPrefix(dir, base); dir = filepath.Dir(dir) {
 			if quota := quotaOf(dir); quota > 0 && (smallest == 0 || quota < smallest) {
 				smallest = quota
 			}
@@ -129,6 +133,9 @@ func advertised(configured string, bound netip.AddrPort, candidates []netip.Addr
 		}
 		if port == "0" {
 			port = strconv.Itoa(int(bound.Port()))
+		}
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return "", invalid("Config.Advertise is %q; its port must be 1 to 65535, or 0 for the bound one", configured)
 		}
 		if address, err := netip.ParseAddr(host); err == nil && address.IsUnspecified() {
 			return "", invalid("Config.Advertise is %q, which means nothing to a peer; name an address that peers can reach", configured)

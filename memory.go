@@ -38,9 +38,14 @@ func newMemory[T any](op string, make func(T) (*segments.Backing, error), from T
 	return &Memory{backing: backing}, nil
 }
 
-// Bytes is the memory itself, good until Close. Access that may meet a transfer is the caller's to order:
+// Bytes is the memory itself, good until Close; nil after it. Access that may meet a transfer is the caller's to order:
 // a request that has ended, or Unregister that returned nil, proves quiet.
-func (m *Memory) Bytes() []byte { return m.backing.Bytes() }
+func (m *Memory) Bytes() []byte {
+	if m.closed.Load() {
+		return nil
+	}
+	return m.backing.Bytes()
+}
 
 // Address is the address of the first byte: what requests name.
 func (m *Memory) Address() uint64 { return m.backing.Address() }
@@ -48,9 +53,26 @@ func (m *Memory) Address() uint64 { return m.backing.Address() }
 // Len is the number of bytes.
 func (m *Memory) Len() int { return int(m.backing.Length()) }
 
-// Prefault makes the pages present, so that the first transfer does not pay for their first touch.
+// Prefault makes the pages present, so that the first transfer does not pay for their first touch. Errors:
+// ErrClosed, ErrSystem.
 func (m *Memory) Prefault() error {
+	if !m.hold() {
+		return &Error{Op: "Prefault", Index: -1, Class: ErrClosed}
+	}
+	defer m.backing.Drop()
 	return failure("Prefault", m.backing.Prefault(0, m.backing.Length()))
+}
+
+// hold keeps the memory alive for the length of a call; false after Close. The caller drops the backing.
+func (m *Memory) hold() bool {
+	if m == nil || !m.backing.TryHold() {
+		return false
+	}
+	if m.closed.Load() { // registrations may keep it alive, but the handle is closed
+		m.backing.Drop()
+		return false
+	}
+	return true
 }
 
 // Close gives up the caller's hold. The memory ends (is unmapped, unpinned, let go) when the last

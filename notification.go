@@ -17,6 +17,8 @@ type Notification struct {
 	Name, Message string
 }
 
+func (n *Notification) size() uint64 { return uint64(len(n.Name)) + uint64(len(n.Message)) }
+
 // NotificationStatus is the fate of a notification that followed data.
 type NotificationStatus uint8
 
@@ -56,7 +58,7 @@ var (
 
 func (e *Engine) checkNotification(n Notification) error {
 	note := netproto.Notification{Name: n.Name, Message: n.Message}
-	if size := uint64(len(n.Name)) + uint64(len(n.Message)); size > e.policy.NotificationBytesMax {
+	if size := n.size(); size > e.policy.NotificationBytesMax {
 		return &budgets.Exhausted{Budget: "one notification", Unit: "bytes", Asked: int64(size), Limit: int64(e.policy.NotificationBytesMax)}
 	}
 	if note.Check() != nil {
@@ -164,11 +166,12 @@ func (c *courier) end(effect Effect, err error) {
 
 // SendNotification delivers to the peer's inbox: nil is the receipt for the enqueue, not for the
 // consumption. Errors: as OpenSegment, ErrUnavailable when no channel is installed on both sides,
-// ErrExhausted when the peer's inbox is full. The report's Effect says whether it may have arrived.
+// ErrExhausted when the peer's inbox is full. The report's Effect says whether it may have arrived; its Err is
+// the error returned.
 func (e *Engine) SendNotification(ctx context.Context, s *Segment, n Notification) (NotificationReport, error) {
 	report, err := e.notify(ctx, s, n)
 	if err != nil {
-		return NotificationReport{Status: Failed}, aboutCall("SendNotification", err)
+		report = NotificationReport{Status: Failed, Err: failure("SendNotification", err)}
 	}
 	return report, report.Err
 }
@@ -184,17 +187,19 @@ func (e *Engine) notify(ctx context.Context, s *Segment, n Notification) (report
 		return report, err
 	}
 	if !s.gate.Enter() {
-		return report, &Error{Index: -1, Class: ErrClosed}
+		return report, &Error{Index: -1, Endpoint: s.endpoint, Class: ErrClosed}
 	}
 	defer s.gate.Leave()
-	_, err = e.admitted(uint64(len(n.Name)+len(n.Message)), func() (*Segment, error) {
-		report, err = e.courierRun(ctx, s, n)
-		return nil, err
+	err = e.admitted(n.size(), func() error {
+		report, err = e.carry(ctx, s, n)
+		return err
 	})
 	return report, err
 }
 
-func (e *Engine) courierRun(ctx context.Context, s *Segment, n Notification) (NotificationReport, error) {
+// carry sends one notification whose place, bytes and segment the caller holds. The error says that
+// nothing was started; a failed delivery is in the report.
+func (e *Engine) carry(ctx context.Context, s *Segment, n Notification) (NotificationReport, error) {
 	done := make(chan struct{})
 	c := newCourier(e, s, n, e.deadline(ctx), func(*courier) { close(done) })
 	r := c.runner()
@@ -212,40 +217,66 @@ func (e *Engine) courierRun(ctx context.Context, s *Segment, n Notification) (No
 
 // SubmitAndNotify runs requests like SubmitAndWait and then, once all have succeeded, sends n to their
 // one peer. The error is the data's; the notification's fate is Report.Notification. An empty or failed
-// batch skips it (SPEC N-3).
+// batch skips it (SPEC N-3). It is one submission in the budgets, and everything is charged before the
+// first effect.
 func (e *Engine) SubmitAndNotify(ctx context.Context, requests []Request, n Notification) (Report, error) {
+	report, err := e.submitAndNotify(ctx, requests, n)
+	return report, failure("SubmitAndNotify", err)
+}
+
+func (e *Engine) submitAndNotify(ctx context.Context, requests []Request, n Notification) (Report, error) {
 	skipped := NotificationReport{Status: Skipped}
+	none := Report{Failed: -1, LocallyDrained: true, Notification: skipped}
+	if err := e.checkNotification(n); err != nil {
+		return none, err
+	}
 	destinations := destinationsOf(requests)
-	err := e.checkNotification(n)
-	if err == nil && len(destinations) > 1 {
-		err = &Error{Index: -1, Class: ErrInvalid, Cause: errOnePeer}
+	if len(destinations) > 1 {
+		return none, &Error{Index: -1, Class: ErrInvalid, Cause: errOnePeer}
 	}
+	for _, s := range destinations { // at most one
+		if s.engine != e || !s.gate.Enter() {
+			return none, &Error{Index: -1, Endpoint: s.endpoint, Class: ErrClosed, Cause: errSegment}
+		}
+		defer s.gate.Leave()
+	}
+	bytes, err := e.budgets.submittedBytes.Take(int64(n.size()))
 	if err != nil {
-		return Report{Failed: -1, LocallyDrained: true, Notification: skipped}, aboutCall("SubmitAndNotify", err)
+		return none, err
 	}
-	report, _, err := e.submitAndWait(ctx, requests)
+	defer bytes.Repay()
+	var kept place
+	report, err := e.submitAndWait(ctx, requests, &kept)
 	report.Notification = skipped
-	if err != nil || len(destinations) == 0 {
-		return report, aboutCall("SubmitAndNotify", err)
+	if kept.held() {
+		defer kept.leave()
 	}
-	report.Notification, err = e.notify(ctx, destinations[0], n)
+	if err != nil || len(requests) == 0 {
+		return report, err
+	}
+	report.Notification, err = e.carry(ctx, destinations[0], n)
 	if err != nil {
-		report.Notification = NotificationReport{Status: Failed, Err: aboutCall("SubmitAndNotify", err)}
+		report.Notification = NotificationReport{Status: Failed, Err: failure("SubmitAndNotify", err)}
 	}
 	return report, nil
 }
 
-// destinationsOf lists the distinct segments of requests, in order.
+// destinationsOf lists one segment for each peer that requests go to, in order. Two segments of one peer
+// have its epoch in common. Requests without a segment are for the checks to refuse.
 func destinationsOf(requests []Request) []*Segment {
 	var list []*Segment
 next:
 	for i := range requests {
+		wanted := requests[i].Segment
+		if wanted == nil {
+			continue
+		}
 		for _, s := range list {
-			if s == requests[i].Segment {
+			if s.epoch == wanted.epoch {
 				continue next
 			}
 		}
-		list = append(list, requests[i].Segment)
+		list = append(list, wanted)
 	}
 	return list
 }
@@ -265,13 +296,13 @@ func (e *Engine) ReceiveNotifications() []Notification {
 }
 
 // AwaitNotifications is ReceiveNotifications that waits until there is at least one. Errors: ErrDeadline,
-// ErrCancelled.
+// ErrCancelled, and ErrClosed once the source is closed and the inbox empty.
 func (e *Engine) AwaitNotifications(ctx context.Context) ([]Notification, error) {
 	for {
 		if notes := e.ReceiveNotifications(); notes != nil {
 			return notes, nil
 		}
-		if err := e.waitOn(ctx, e.inbox.Arrived(), nil); err != nil {
+		if err := e.waitOn(ctx, e.inbox.Arrived(), e.admission.Gate.Quiet()); err != nil {
 			return nil, failure("AwaitNotifications", err)
 		}
 	}

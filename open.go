@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/lanes/control"
@@ -15,6 +16,9 @@ import (
 	"github.com/orbitte/orbitte/reactor/uring"
 	"github.com/orbitte/orbitte/segments"
 )
+
+// listenBacklog is how many connections may wait to be accepted; the system caps it (net.core.somaxconn).
+const listenBacklog = 1024
 
 // Open makes an engine: listener bound, lanes running. Errors: ErrInvalid (configuration), ErrSystem (the
 // port is taken, io_uring was asked for and is forbidden, …). A failed Open leaves nothing behind.
@@ -34,7 +38,7 @@ func open(config Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	places, err := place(&config)
+	places, err := placeLanes(&config)
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +60,11 @@ func open(config Config) (*Engine, error) {
 		e.abandon()
 		return nil, err
 	}
-	return e, e.start()
+	if err := e.start(); err != nil {
+		e.unwind()
+		return nil, err
+	}
+	return e, nil
 }
 
 func (e *Engine) newPolicy() lanes.Policy {
@@ -79,7 +87,7 @@ func (e *Engine) newPolicy() lanes.Policy {
 // bindAddress resolves the bind address; only here, before there is a lane, may a look-up block.
 func bindAddress(bind string) (netip.AddrPort, error) {
 	if address, err := netip.ParseAddrPort(bind); err == nil {
-		return address, nil
+		return netip.AddrPortFrom(address.Addr().Unmap(), address.Port()), nil
 	}
 	resolved, err := net.ResolveTCPAddr("tcp", bind)
 	if err != nil {
@@ -92,12 +100,12 @@ func bindAddress(bind string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(address.Addr().Unmap(), address.Port()), nil
 }
 
-// place decides how many lanes run where (SPEC L-5; field cases F-51, F-52).
-func place(c *Config) ([]lanes.Place, error) {
+// placeLanes decides how many lanes run where (SPEC L-5; field cases F-51, F-52).
+func placeLanes(c *Config) ([]lanes.Place, error) {
 	allowed := allowedCPUs()
 	if len(c.CPUs) > 0 {
 		for _, cpu := range c.CPUs {
-			if !contains(allowed, cpu) {
+			if !slices.Contains(allowed, cpu) {
 				return nil, invalid("Config.CPUs names CPU %d, which this process may not use; allowed are %v", cpu, allowed)
 			}
 		}
@@ -110,17 +118,9 @@ func place(c *Config) ([]lanes.Place, error) {
 	if c.Progress == Manual && c.Lanes == 0 {
 		n = 1
 	}
+	n = min(n, c.Limits.PeerSegments) // each lane has at least one stream
 	pinned := c.Progress == Busy || len(c.CPUs) > 0
 	return lanes.Plan(n, allowed, numaNodes("/sys/devices/system/node"), pinned), nil
-}
-
-func contains(list []int, n int) bool {
-	for _, other := range list {
-		if other == n {
-			return true
-		}
-	}
-	return false
 }
 
 // build makes loops, pools and servers; nothing runs yet.
@@ -149,16 +149,17 @@ func (e *Engine) build(places []lanes.Place) error {
 		r.server.Handle(netproto.OperationDescribe, control.NewDescribeService(e.describe))
 		e.runners = append(e.runners, r)
 	}
+	if e.config.Progress == Manual {
+		return nil
+	}
 	kernel, _, err := e.openKernel(-1)
 	if err != nil {
 		return err
 	}
-	mode := reactor.EventDriven
-	if e.config.Progress == Manual {
-		mode = reactor.Manual
-	}
 	e.cold = &runner{
-		lane:    &lanes.Lane{Loop: reactor.NewLoop(kernel, reactor.Options{Name: "cold lane", Mode: mode}), Index: -1, Policy: &e.policy},
+		lane: &lanes.Lane{
+			Loop: reactor.NewLoop(kernel, reactor.Options{Name: "cold lane", Mode: reactor.EventDriven}), Index: -1, Policy: &e.policy,
+		},
 		stopped: make(chan struct{}),
 	}
 	return nil
@@ -199,7 +200,10 @@ func (e *Engine) openKernel(lane int) (reactor.Kernel, string, error) {
 
 func (e *Engine) listen(bind netip.AddrPort) error {
 	first := e.runners[0].lane
-	descriptor, bound, err := first.Kernel().Listen(bind, e.policy.Socket)
+	options := e.policy.Socket
+	options.ReuseAddress = true // a restarted source takes its old port back at once
+	options.Backlog = listenBacklog
+	descriptor, bound, err := first.Kernel().Listen(bind, options)
 	if err != nil {
 		return &Error{Index: -1, Class: ErrSystem, Cause: fmt.Errorf("listen on %v: %w", bind, err)}
 	}
@@ -207,7 +211,7 @@ func (e *Engine) listen(bind netip.AddrPort) error {
 	for i, r := range e.runners {
 		servers[i] = r.server
 	}
-	e.listener, e.bound = control.NewListener(first, descriptor, servers), bound
+	e.listener = control.NewListener(first, descriptor, servers)
 	e.endpoint, err = advertised(e.config.Advertise, bound, hostAddresses())
 	if err != nil {
 		first.Kernel().Close(descriptor) // the listener never started; its error would hide the configuration's
@@ -218,36 +222,80 @@ func (e *Engine) listen(bind netip.AddrPort) error {
 
 // abandon undoes a build whose loops never ran.
 func (e *Engine) abandon() {
-	for _, r := range append(e.runners, e.cold) {
-		if r != nil {
-			r.lane.Loop.Close()
-		}
+	for _, r := range e.loops() {
+		_ = r.lane.Loop.Close() // nothing was submitted, so nothing can be outstanding; the build's error is told
 	}
 }
 
-// start runs the loops, or binds them to no thread in manual mode, and begins to accept.
+// start runs the loops, or binds them to no thread in manual mode, begins to accept, and lets the log be
+// written. After an error the caller unwinds.
 func (e *Engine) start() error {
+	var err error
+	if e.config.Progress == Manual {
+		err = e.bindLoops()
+	} else {
+		err = e.runLoops()
+	}
+	if err == nil {
+		err = e.runners[0].call(context.Background(), e, e.listener.Start)
+	}
+	if err != nil {
+		return err
+	}
 	if e.config.Logger != nil {
 		go e.writeLog()
 	} else {
 		close(e.logEnd)
 	}
-	for _, r := range append(e.runners, e.cold) {
-		if e.config.Progress == Manual {
-			if err := r.lane.Bind(); err != nil {
-				return err
-			}
-			continue
-		}
-		go r.run()
-	}
-	if e.config.Progress == Manual {
-		e.driver <- struct{}{}
-	}
-	return e.runners[0].call(context.Background(), e, e.listener.Start)
+	return nil
 }
 
-// run is a lane's goroutine.
+func (e *Engine) bindLoops() error {
+	for _, r := range e.runners {
+		if err := r.lane.Bind(); err != nil {
+			return err
+		}
+	}
+	e.driver <- struct{}{}
+	return nil
+}
+
+// runLoops gives each loop its thread and waits until it turns: a lane that cannot start (affinity,
+// kernel) is Open's error and no later surprise.
+func (e *Engine) runLoops() error {
+	for _, r := range e.loops() {
+		go r.run()
+	}
+	for _, r := range e.loops() {
+		var failed error
+		if err := r.call(context.Background(), e, func() { failed = r.err }); err != nil {
+			return err
+		}
+		if failed != nil {
+			return failed
+		}
+	}
+	return nil
+}
+
+// unwind ends an engine whose start failed. The listener is closed where its lane can still do it.
+func (e *Engine) unwind() {
+	first := e.runners[0]
+	closing := &call{done: make(chan struct{}), do: func() { e.listener.Close(func() {}) }}
+	sealed := first.lane.Post(&closing.letter, closing) != nil
+	for _, r := range e.loops() {
+		r.lane.Loop.Stop()
+		if e.config.Progress == Manual {
+			r.end()
+		}
+		<-r.stopped
+	}
+	if sealed {
+		e.listener.Close(func() {}) // its lane has ended: nobody else uses the kernel
+	}
+}
+
+// run is a lane's goroutine. The error is set before the loop delivers its last letters.
 func (r *runner) run() {
 	r.err = r.lane.Run()
 	r.end()

@@ -30,8 +30,9 @@ type Range struct {
 type Registration struct {
 	engine *Engine
 	inner  *segments.Registration
-	once   sync.Mutex // with used: a handle is given back once
-	used   bool
+	mu     sync.Mutex
+	used   bool    // true exactly when the handle was given back
+	ending *ending // non-nil exactly when Unregister has yet to see the end
 }
 
 // ID is never reused in the engine's life.
@@ -68,9 +69,10 @@ func (e *Engine) RegisterBatch(ranges []Range) ([]*Registration, error) {
 func (e *Engine) register(op string, ranges []Range) ([]*Registration, error) {
 	specs := make([]segments.Spec, len(ranges))
 	for i, r := range ranges {
-		if r.Memory == nil || r.Memory.closed.Load() {
+		if !r.Memory.hold() {
 			return nil, &Error{Op: op, Index: i, Class: ErrInvalid, Cause: errMemoryClosed}
 		}
+		defer r.Memory.backing.Drop()
 		specs[i] = segments.Spec{Backing: r.Memory.backing, Offset: r.Offset, Length: r.Length, Permission: r.Permission}
 	}
 	e.mu.Lock()
@@ -109,37 +111,50 @@ func registrationError(op string, err error) error {
 // Unregister gives a handle back. With the last handle of its range the region disappears for peers
 // and requests at once; then Unregister waits until no admitted work holds it any more, so that nil
 // proves: the engine does not touch the range on behalf of this registration again. Errors: ErrInvalid
-// (given back before), ErrUnquiesced when the context ends first; the region is gone all the same.
+// (given back before), ErrUnquiesced when the context ends first; the region is gone all the same, and
+// Unregister may be called again to go on waiting.
 func (e *Engine) Unregister(ctx context.Context, r *Registration) error {
-	if r == nil || r.engine != e || !r.giveBack() {
+	if r == nil || r.engine != e {
 		return &Error{Op: "Unregister", Index: -1, Class: ErrInvalid, Cause: errHandle}
 	}
-	waiting, _ := e.ended.Load(r.inner)
 	// Held here so that the memory, if this was its last hold, is unmapped on this goroutine and not on a lane.
-	backing := r.inner.Backing()
-	backing.Hold()
-	defer backing.Drop()
-	e.mu.Lock()
-	last, err := e.tracker.Unregister(r.inner.ID())
-	e.mu.Unlock()
-	if err != nil {
+	if backing := r.inner.Backing(); backing.TryHold() {
+		defer backing.Drop()
+	}
+	waiting, err := r.giveBack()
+	if err != nil || waiting == nil {
 		return failure("Unregister", err)
 	}
-	if !last || waiting == nil {
-		return nil
-	}
-	if err := e.waitOn(ctx, waiting.(*ending).done, nil); err != nil {
+	if err := e.waitOn(ctx, waiting.done, nil); err != nil {
 		return &Error{Op: "Unregister", Index: -1, Class: ErrUnquiesced, Cause: err}
 	}
+	r.mu.Lock()
+	r.ending = nil
+	r.mu.Unlock()
 	return nil
 }
 
-func (r *Registration) giveBack() bool {
-	r.once.Lock()
-	defer r.once.Unlock()
-	first := !r.used
+// giveBack drops the handle's reference, once, and says what end is left to wait for.
+func (r *Registration) giveBack() (*ending, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.used {
+		if r.ending == nil {
+			return nil, &Error{Index: -1, Class: ErrInvalid, Cause: errHandle}
+		}
+		return r.ending, nil
+	}
 	r.used = true
-	return first
+	e := r.engine
+	waiting, _ := e.ended.Load(r.inner)
+	e.mu.Lock()
+	last, err := e.tracker.Unregister(r.inner.ID())
+	e.mu.Unlock()
+	if err != nil || !last {
+		return nil, err
+	}
+	r.ending = waiting.(*ending)
+	return r.ending, nil
 }
 
 // registrationEnded is called once for each registration, on whatever thread ended it.

@@ -82,6 +82,7 @@ type Report struct {
 var (
 	errOperation = errors.New("the operation is neither Read nor Write")
 	errTransport = errors.New("this engine has no such transport")
+	errOverlap   = errors.New("local and remote range of a request to the engine itself overlap")
 )
 
 // TaskState is where one request of a batch stands.
@@ -116,7 +117,7 @@ type resolved struct {
 	offset, size uint64
 }
 
-// resolve checks one request and borrows what it needs, before any effect (SPEC G-2, G-4, G-7). The
+// resolveRequest checks one request and borrows what it needs, before any effect (SPEC G-2, G-4, G-7). The
 // caller gives back with release.
 func (e *Engine) resolveRequest(r *Request) (resolved, error) {
 	switch {
@@ -126,6 +127,8 @@ func (e *Engine) resolveRequest(r *Request) (resolved, error) {
 		return resolved{}, &Error{Class: ErrInvalid, Cause: errSegment}
 	case r.Transport != TransportTCP:
 		return resolved{}, &Error{Class: ErrUnavailable, Cause: fmt.Errorf("%w: %v", errTransport, r.Transport)}
+	case r.Segment.Local() && overlap(r.Local, r.Remote, r.Length):
+		return resolved{}, &Error{Class: ErrInvalid, Cause: errOverlap} // it would wait for its own lease
 	case r.Length > r.Segment.TransferBytesMax():
 		return resolved{}, &budgets.Exhausted{Budget: "one payload (the smaller limit of both sides)", Unit: "bytes", Asked: int64(min(r.Length, 1<<62)), Limit: int64(r.Segment.TransferBytesMax())}
 	}
@@ -156,6 +159,11 @@ func (e *Engine) resolveRequest(r *Request) (resolved, error) {
 		direction: r.Operation, segment: r.Segment, local: local, localOffset: r.Local - local.Address(),
 		region: region.ID, offset: offset, size: r.Length,
 	}, nil
+}
+
+// overlap is true exactly when two ranges of one address space share a byte.
+func overlap(a, b, length uint64) bool {
+	return max(a, b)-min(a, b) < length
 }
 
 // release gives back what resolve borrowed.

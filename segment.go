@@ -112,11 +112,14 @@ func (e *Engine) Describe(ctx context.Context, endpoint string) (*Segment, error
 }
 
 func (e *Engine) openSegment(ctx context.Context, op, endpoint string, epoch Epoch) (*Segment, error) {
-	s, err := e.admitted(0, func() (*Segment, error) {
-		if endpoint == e.endpoint && epoch == e.policy.Epoch {
-			return e.ownSegment()
+	var s *Segment
+	err := e.admitted(0, func() (err error) {
+		if endpoint == e.endpoint && (epoch == e.policy.Epoch || epoch.IsZero()) {
+			s, err = e.ownSegment()
+		} else {
+			s, err = e.peerSegment(ctx, endpoint, epoch)
 		}
-		return e.peerSegment(ctx, endpoint, epoch)
+		return err
 	})
 	if err != nil {
 		return nil, aboutPeer(op, endpoint, err)
@@ -134,19 +137,15 @@ func aboutPeer(op, endpoint string, err error) error {
 }
 
 // admitted runs do as one submission: fenced by CloseRequester, charged, counted (SPEC U).
-func (e *Engine) admitted(bytes uint64, do func() (*Segment, error)) (*Segment, error) {
-	if !e.requester.Enter() {
-		return nil, &Error{Index: -1, Class: ErrClosed}
+func (e *Engine) admitted(bytes uint64, do func() error) error {
+	var p place
+	if err := e.enter(&p); err != nil {
+		return err
 	}
-	defer e.requester.Leave()
-	submission, err := e.budgets.submissions.Take(1)
-	if err != nil {
-		return nil, err
-	}
-	defer submission.Repay()
+	defer p.leave()
 	charge, err := e.budgets.submittedBytes.Take(int64(bytes))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer charge.Repay()
 	return do()
@@ -177,24 +176,32 @@ func (e *Engine) peerSegment(ctx context.Context, endpoint string, epoch Epoch) 
 	p := e.borrowPeer(peerKey{endpoint, epoch}, addresses)
 	descriptor, actual, err := e.inquire(ctx, p, epoch)
 	if err != nil {
-		e.returnPeer(p)
+		e.dismiss(p)
 		return nil, err
 	}
 	remote, err := segments.NewRemote(endpoint, actual, descriptor)
 	if err != nil {
-		e.returnPeer(p)
+		e.dismiss(p)
 		return nil, &Error{Index: -1, Class: ErrProtocol, Cause: err}
 	}
-	if actual != epoch { // learned: the channel was the question's own
-		e.returnPeer(p)
-		p = e.borrowPeer(peerKey{endpoint, actual}, addresses)
-	}
 	s := &Segment{engine: e, endpoint: endpoint, epoch: actual, gate: lanes.NewGate(), remote: remote, peer: p}
-	if actual == e.policy.Epoch { // this engine under another name
-		e.returnPeer(p)
+	switch {
+	case actual == e.policy.Epoch: // this engine under another name
+		e.dismiss(p)
 		s.peer = nil
+	case actual != epoch: // learned: the channel was the question's own
+		e.dismiss(p)
+		s.peer = e.borrowPeer(peerKey{endpoint, actual}, addresses)
 	}
 	return s, nil
+}
+
+// dismiss returns a peer and waits until its stream, if this was the last reference, is gone: what does
+// not come to be leaves nothing behind. The stream is idle or broken, so this is a matter of turns.
+func (e *Engine) dismiss(p *peer) {
+	if gone := e.returnPeer(p); gone != nil {
+		_ = e.waitOn(context.Background(), gone, p.runner.stopped) // a lane that ended has ended its streams
+	}
 }
 
 // borrowPeer finds or makes the peer and adds a reference. A new peer goes to the lane with fewest.
@@ -299,22 +306,22 @@ func (s *Segment) Refresh(ctx context.Context) error {
 		return &Error{Op: "Refresh", Index: -1, Endpoint: s.endpoint, Class: ErrClosed}
 	}
 	defer s.gate.Leave()
-	_, err := s.engine.admitted(0, func() (*Segment, error) {
+	err := s.engine.admitted(0, func() error {
 		if s.Local() {
-			return nil, s.refreshOwn()
+			return s.refreshOwn()
 		}
 		descriptor, _, err := s.engine.inquire(ctx, s.peer, s.epoch)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		remote, err := segments.NewRemote(s.endpoint, s.epoch, descriptor)
 		if err != nil {
-			return nil, &Error{Index: -1, Class: ErrProtocol, Cause: err}
+			return &Error{Index: -1, Class: ErrProtocol, Cause: err}
 		}
 		s.mu.Lock()
 		s.remote = remote
 		s.mu.Unlock()
-		return nil, nil
+		return nil
 	})
 	if err != nil {
 		return aboutPeer("Refresh", s.endpoint, err)

@@ -10,59 +10,55 @@ import (
 // memory on behalf of the submission, or says ErrUnquiesced (SPEC G-8). The context's deadline, or
 // Config.RequestTimeout, bounds the whole. The error is an *Error; its Index names the request.
 func (e *Engine) SubmitAndWait(ctx context.Context, requests []Request) (Report, error) {
-	report, _, err := e.submitAndWait(ctx, requests)
-	return report, aboutCall("SubmitAndWait", err)
+	report, err := e.submitAndWait(ctx, requests, nil)
+	return report, failure("SubmitAndWait", err)
 }
 
-func aboutCall(op string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return failure(op, err)
-}
-
-// submitAndWait also says whether anything ran.
-func (e *Engine) submitAndWait(ctx context.Context, requests []Request) (report Report, ran bool, err error) {
+// submitAndWait hands the submission's place to keep, if not nil and the group has ended with its memory
+// quiet; whoever asked for it leaves.
+func (e *Engine) submitAndWait(ctx context.Context, requests []Request, keep *place) (Report, error) {
 	none := Report{Failed: -1, LocallyDrained: true}
 	if err := ctx.Err(); err != nil {
-		return none, false, err
-	}
-	if !e.requester.Enter() {
-		return none, false, &Error{Index: -1, Class: ErrClosed}
+		return none, err
 	}
 	g := e.idle.Get().(*group)
-	if err := g.admit(requests); err != nil {
-		e.requester.Leave()
+	if err := e.enter(&g.place); err != nil {
 		e.idle.Put(g)
-		return none, false, err
+		return none, err
 	}
-	g.ended, g.deadline = g.told, e.deadline(ctx)
-	g.waiting.Store(waitingOn)
+	if err := g.admit(requests); err != nil {
+		g.place.leave()
+		e.idle.Put(g)
+		return none, err
+	}
+	g.ended, g.deadline, g.kept = g.told, e.deadline(ctx), keep != nil
 	stop := func() bool { return true }
 	if ctx.Done() != nil {
 		stop = context.AfterFunc(ctx, g.end)
 	}
 	if err := g.run(); err != nil { // the lanes have ended: nothing was started
+		stop()
 		g.abort()
-		return none, false, err
+		return none, err
 	}
 	if err := e.awaitGroup(ctx, g); err != nil {
-		return Report{Failed: -1}, true, err
+		return Report{Failed: -1}, err
 	}
-	report, err = g.report()
-	err = underContext(ctx, err)
+	report, err := g.report()
+	if report.LocallyDrained && keep != nil {
+		*keep = g.place.move()
+	}
 	if stop() && report.LocallyDrained { // otherwise a cancel letter may still name the group
 		e.idle.Put(g)
 	}
-	return report, true, err
+	return report, underContext(ctx, err)
 }
 
 // abort gives back what an admitted group holds that never ran.
 func (g *group) abort() {
 	g.release()
-	g.submission.Repay()
 	g.bytes.Repay()
-	g.engine.requester.Leave()
+	g.place.leave()
 }
 
 // awaitGroup waits for the group's end. Once the context has ended, the lane is asked to end the group

@@ -27,20 +27,38 @@ func (c *call) Receive(*reactor.Letter, reactor.Instant) {
 // or ErrClosed; then do may still run later, unless the lane has stopped.
 func (r *runner) call(ctx context.Context, e *Engine, do func()) error {
 	c := &call{do: do, done: make(chan struct{})}
-	if err := r.lane.Post(&c.letter, c); err != nil {
-		return &Error{Index: -1, Class: ErrClosed, Cause: err}
+	if r.lane.Post(&c.letter, c) != nil { // the loop delivers its last letters before it says stopped
+		<-r.stopped
+		return e.stoppedError(nil)
 	}
 	return e.waitOn(ctx, c.done, r.stopped)
 }
 
-// waitOn waits for done; in manual mode it drives the lanes meanwhile (SPEC L-4).
+// waitOn waits for done; in manual mode one of those who wait drives the lanes for all (SPEC L-4). Nil
+// also when done came together with another end. Only a lane that has ended closes stopped; nil: none.
 func (e *Engine) waitOn(ctx context.Context, done, stopped <-chan struct{}) error {
+	select {
+	case <-done:
+		return nil
+	default:
+	}
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-stopped:
+		return e.stoppedError(done)
+	case <-e.driver: // manual mode only: nobody else drives
+		defer func() { e.driver <- struct{}{} }()
+		return e.driveUntil(ctx, done, stopped)
+	}
+}
+
+// driveUntil drives until one of the ends comes. The others who wait are told by what they wait for, and
+// one of them goes on driving.
+func (e *Engine) driveUntil(ctx context.Context, done, stopped <-chan struct{}) error {
 	for {
-		select {
-		case <-done:
-			return nil
-		default:
-		}
 		select {
 		case <-done:
 			return nil
@@ -48,9 +66,8 @@ func (e *Engine) waitOn(ctx context.Context, done, stopped <-chan struct{}) erro
 			return ctx.Err()
 		case <-stopped:
 			return e.stoppedError(done)
-		case <-e.driver: // manual mode only: nobody else drives
+		default:
 			e.drive(manualStep)
-			e.driver <- struct{}{}
 		}
 	}
 }
@@ -62,7 +79,7 @@ func (e *Engine) stoppedError(done <-chan struct{}) error {
 		return nil
 	default:
 	}
-	for _, r := range append(e.runners, e.cold) {
+	for _, r := range e.loops() {
 		select {
 		case <-r.stopped:
 			if r.err != nil {
@@ -80,7 +97,6 @@ func (e *Engine) drive(d time.Duration) bool {
 	for _, r := range e.runners {
 		worked = r.lane.Turn(reactor.Past) || worked
 	}
-	worked = e.cold.lane.Turn(reactor.Past) || worked
 	if !worked && d > 0 {
 		if len(e.runners) > 1 {
 			d = min(d, 50*time.Microsecond) // the other lanes have no thread to wait on
