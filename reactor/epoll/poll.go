@@ -125,9 +125,9 @@ func (k *Kernel) transfer(slot int32, r *socket.Record, c *reactor.Completion) b
 	seat := socket.SeatOf(r.Kind)
 	k.counters.Crossings++
 	k.load++
-	if socket.Try(&r.Operation, c) {
+	if done, left := socket.Try(&r.Operation, c); done {
 		k.load += c.N / bytesPerLoad
-		k.learn(r, c, seat)
+		k.learn(r, c, seat, left)
 		return true
 	}
 	edge := edgeOf(seat)
@@ -145,7 +145,7 @@ func (k *Kernel) transfer(slot int32, r *socket.Record, c *reactor.Completion) b
 }
 
 // learn draws conclusions from a finished try.
-func (k *Kernel) learn(r *socket.Record, c *reactor.Completion, seat socket.Seat) {
+func (k *Kernel) learn(r *socket.Record, c *reactor.Completion, seat socket.Seat, left int) {
 	switch {
 	case r.Kind == reactor.Accept && c.Err == nil:
 		k.endpoints.Begin(c.Descriptor, true)
@@ -153,7 +153,7 @@ func (k *Kernel) learn(r *socket.Record, c *reactor.Completion, seat socket.Seat
 		endpoint := k.endpoints.At(r.Descriptor)
 		// Without a registration no event would ever come, and 0 bytes are the end of the stream.
 		if c.Err == nil && c.N > 0 && endpoint.Armed&edgeOf(seat) != 0 {
-			endpoint.Learn(seat, c.N, socket.Asked(&r.Operation))
+			endpoint.Learn(seat, c.N, socket.Asked(&r.Operation), left)
 		}
 	}
 }
@@ -172,7 +172,7 @@ func (k *Kernel) watch(r *socket.Record, c *reactor.Completion) bool {
 		}
 		k.counters.Crossings++
 		k.load++
-		done := socket.Try(&r.Operation, c)
+		done, _ := socket.Try(&r.Operation, c)
 		endpoint.Blocked[socket.Input] = !done && endpoint.Stream
 		return done
 	}

@@ -25,26 +25,31 @@ func vector(iov *[2]unix.Iovec, b *[2][]byte) int {
 	return first + second
 }
 
-// receive is recv(2) into one buffer or recvmsg(2) into two.
-func receive(fd int, b *[2][]byte) (int, syscall.Errno) {
-	if one := single(b); one != nil {
-		for {
-			n, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(one))),
-				uintptr(min(len(one), CallBytes)), unix.MSG_DONTWAIT, 0, 0)
-			if !again(e) {
-				return int(n), e
-			}
-		}
-	}
+// inquiry is the room for one control message of type TCP_CM_INQ: struct cmsghdr and an int, padded (cmsg(3)).
+type inquiry struct {
+	unix.Cmsghdr
+	left int32
+	_    int32
+}
+
+// receive is recvmsg(2) into up to two buffers. left is how many more bytes the socket has, at least 1 if the
+// end of the stream is next, and -1 if the socket does not tell (TCP_INQ, Linux 4.18).
+func receive(fd int, b *[2][]byte) (n, left int, e syscall.Errno) {
 	var iov [2]unix.Iovec
+	var told inquiry
 	vector(&iov, b)
-	message := unix.Msghdr{Iov: &iov[0]}
+	message := unix.Msghdr{Iov: &iov[0], Control: (*byte)(unsafe.Pointer(&told))}
 	message.SetIovlen(len(iov))
+	message.SetControllen(int(unsafe.Sizeof(told)))
 	for {
-		n, _, e := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(&message)), unix.MSG_DONTWAIT)
-		if !again(e) {
-			return int(n), e
+		r, _, e := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(&message)), unix.MSG_DONTWAIT)
+		if again(e) {
+			continue
 		}
+		if e != 0 || told.Level != unix.SOL_TCP || told.Type != unix.TCP_CM_INQ {
+			return int(r), -1, e
+		}
+		return int(r), int(told.left), 0
 	}
 }
 

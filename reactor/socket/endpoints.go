@@ -53,9 +53,9 @@ func (e *Endpoint) Idle() bool {
 	return e.Seated[Input] == NoSlot && e.Seated[Output] == NoSlot && e.Seated[Side] == NoSlot
 }
 
-// Learn notes how a transfer of n of asked bytes ended.
-func (e *Endpoint) Learn(s Seat, n, asked int) {
-	e.Blocked[s] = e.Stream && n < asked && !e.Ending
+// Learn notes how a transfer of n of asked bytes ended, and left what Try said.
+func (e *Endpoint) Learn(s Seat, n, asked, left int) {
+	e.Blocked[s] = e.Stream && !e.Ending && (n < asked || left == 0)
 }
 
 // Endpoints is the table of a kernel's descriptors, indexed by descriptor. One thread at a time.

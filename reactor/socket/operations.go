@@ -30,6 +30,8 @@ type Record struct {
 	Cancelled bool
 	// Ready is true exactly when an event said that the descriptor is ready since the last try.
 	Ready bool
+	// Passed counts the kernel's passes that left the operation in the FIFO for a further try.
+	Passed uint8
 	// Refused is the error found when the operation was submitted, or 0. Such an operation has no seat.
 	Refused syscall.Errno
 	// Note is the kernel's own, zero at first.

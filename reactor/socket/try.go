@@ -12,17 +12,22 @@ import (
 // how long one call keeps the lane, and the Go scheduler's P, from everybody else.
 const CallBytes = 1<<20 + 1<<16
 
+// Unknown is the answer of a descriptor that does not tell how many bytes it still has.
+const Unknown = -1
+
 // Try performs op once without blocking and fills c. It returns false when the system says "not yet"; then
-// nothing was transferred and op is to be tried again once its descriptor is ready. Each call of Try is one
-// system call, but for a Connect that succeeds (two).
-func Try(op *reactor.Operation, c *reactor.Completion) bool {
+// nothing was transferred and op is to be tried again once its descriptor is ready. left is how many bytes can
+// be received after a Receive (at least 1 before the end of the stream), or Unknown. Each call of Try is one
+// system call, but for a Connect that succeeds (three).
+func Try(op *reactor.Operation, c *reactor.Completion) (done bool, left int) {
+	left = Unknown
 	*c = reactor.Completion{Ticket: op.Ticket, Descriptor: op.Descriptor}
 	fd := int(op.Descriptor)
 	var n int
 	var e syscall.Errno
 	switch op.Kind {
 	case reactor.Receive:
-		n, e = receive(fd, &op.Buffers)
+		n, left, e = receive(fd, &op.Buffers)
 	case reactor.Send:
 		n, e = send(fd, &op.Buffers)
 	case reactor.Accept:
@@ -37,13 +42,13 @@ func Try(op *reactor.Operation, c *reactor.Completion) bool {
 		e = unix.EINVAL
 	}
 	if e == unix.EAGAIN {
-		return false
+		return false, Unknown
 	}
 	if e != 0 {
 		c.Err, n = e, 0
 	}
 	c.N = n
-	return true
+	return true, left
 }
 
 // Check says what is wrong with an operation before any system call: 0, or EINVAL for an unknown kind or

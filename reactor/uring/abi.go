@@ -104,7 +104,8 @@ const (
 	sqCQOverflow = 1 << 1
 	sqTaskrun    = 1 << 2
 
-	cqeMore = 1 << 1
+	cqeMore           = 1 << 1
+	cqeSocketNonempty = 1 << 2
 
 	registerEnableRings = 12
 

@@ -98,7 +98,7 @@ func (k *Kernel) settle(event *CompletionEvent, c *reactor.Completion) bool {
 	}
 	r := k.operations.At(slot)
 	r.Note = 0
-	if !k.result(slot, r, event.Result, sequence&polling != 0, c) {
+	if !k.result(slot, r, event, c) {
 		return false
 	}
 	k.finish(slot, r)
@@ -106,17 +106,18 @@ func (k *Kernel) settle(event *CompletionEvent, c *reactor.Completion) bool {
 }
 
 // result judges an entry's answer; true when it ends the operation, otherwise it is queued again.
-func (k *Kernel) result(slot int32, r *socket.Record, result int32, polled bool, c *reactor.Completion) bool {
+func (k *Kernel) result(slot int32, r *socket.Record, event *CompletionEvent, c *reactor.Completion) bool {
+	polled := event.UserData>>32&polling != 0
 	*c = reactor.Completion{Ticket: r.Ticket, Descriptor: r.Descriptor}
 	e := syscall.Errno(0)
-	if result < 0 {
-		e = syscall.Errno(-result)
+	if event.Result < 0 {
+		e = syscall.Errno(-event.Result)
 	}
 	switch {
 	case e == 0 && !polled:
-		c.N = int(result)
+		c.N = int(event.Result)
 		k.load += c.N / bytesPerLoad
-		k.endpoints.At(r.Descriptor).Learn(socket.SeatOf(r.Kind), c.N, socket.Asked(&r.Operation))
+		k.endpoints.At(r.Descriptor).Learn(socket.SeatOf(r.Kind), c.N, socket.Asked(&r.Operation), k.left(r, event))
 		return true
 	case r.Cancelled && (polled || e == unix.ECANCELED || e == unix.EAGAIN || e == unix.EINTR):
 		c.Err = unix.ECANCELED
@@ -132,6 +133,17 @@ func (k *Kernel) result(slot int32, r *socket.Record, result int32, polled bool,
 	}
 	c.Err = e
 	return true
+}
+
+// left is what an entry's answer tells about bytes still to be received. SOCK_NONEMPTY is as old as POLL_FIRST.
+func (k *Kernel) left(r *socket.Record, event *CompletionEvent) int {
+	switch {
+	case r.Kind != reactor.Receive || !k.pollFirst:
+		return socket.Unknown
+	case event.Flags&cqeSocketNonempty != 0:
+		return 1
+	}
+	return 0
 }
 
 // wakerAnswered notes whether the eventfd is still watched. Whether there was a Wake, Take tells.

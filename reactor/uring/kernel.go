@@ -42,6 +42,9 @@ type Kernel struct {
 	load int
 	// eager counts prepared entries that are to be performed by the next enter, not to wait there.
 	eager int
+	// spinning is true exactly while a Poll that may not block runs; idle is true exactly when the last Poll
+	// came to nothing.
+	spinning, idle bool
 	// pollFirst is true exactly when the system knows RECVSEND_POLL_FIRST.
 	pollFirst bool
 	// watched is true exactly while an entry in the ring waits for the eventfd; multishot tells which kind.
