@@ -3,6 +3,7 @@ package epoll
 import (
 	"net/netip"
 	"os"
+	"strconv"
 	"testing"
 	"time"
 
@@ -118,9 +119,15 @@ func (r *rig) send(d reactor.Descriptor, b []byte) reactor.Ticket {
 
 // A frame costs its sender one call and its receiver a wait and a call, in both progress styles.
 func TestFrameCostsOneCallToSendAndTwoToReceive(t *testing.T) {
+	for _, size := range []int{64, 4096} {
+		t.Run(strconv.Itoa(size)+" bytes asked", func(t *testing.T) { frameCosts(t, size) })
+	}
+}
+
+func frameCosts(t *testing.T, size int) {
 	r := newRig(t)
 	client, server := r.pair()
-	buffer := make([]byte, 4096)
+	buffer := make([]byte, size)
 	frame := make([]byte, 64)
 	exchange := func() {
 		got := r.receive(server, buffer)

@@ -1,7 +1,6 @@
 package uring_test
 
 import (
-	"net/netip"
 	"runtime"
 	"testing"
 
@@ -70,36 +69,13 @@ func (e *end) all(kind reactor.Kind, buffer []byte) {
 	}
 }
 
-// streams connects two blocking-free descriptors over loopback.
+// streams connects two descriptors over loopback, for kernels that are opened later.
 func streams(b *testing.B) (reactor.Descriptor, reactor.Descriptor) {
 	k, err := epoll.New(epoll.Options{AnyThread: true})
 	if err != nil {
 		b.Fatal(err)
 	}
-	o := reactor.SocketOptions{Congestion: "auto"}
-	listener, bound, err := k.Listen(netip.MustParseAddrPort("127.0.0.1:0"), o)
-	if err != nil {
-		b.Fatal(err)
-	}
-	client, err := k.Open(bound, o)
-	if err != nil {
-		b.Fatal(err)
-	}
-	server := reactor.NoDescriptor
-	k.Submit(&reactor.Operation{Kind: reactor.Connect, Descriptor: client, Ticket: 1, Address: bound})
-	k.Submit(&reactor.Operation{Kind: reactor.Accept, Descriptor: listener, Ticket: 2})
-	var out [1]reactor.Completion
-	for done := 0; done < 2; {
-		if k.Poll(out[:], reactor.Forever) == 1 {
-			done++
-			if out[0].Ticket == 2 {
-				server = out[0].Descriptor
-			}
-		}
-	}
-	if err := k.Close(listener); err != nil {
-		b.Fatal(err)
-	}
+	client, server := connected(b, k)
 	if err := k.Shutdown(); err != nil {
 		b.Fatal(err)
 	}

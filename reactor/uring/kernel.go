@@ -21,6 +21,9 @@ type Options struct {
 	// Entries is the size of the submission queue; 0 means 256. Completions is that of the completion queue;
 	// 0 means 4096. Both are rounded up to powers of two. More operations than that are fine.
 	Entries, Completions int
+
+	// flags are the sets of set-up flags to be tried; nil means those that fit AnyThread.
+	flags []uint32
 }
 
 // Kernel implements reactor.Kernel. All methods but Now, At and Wake belong to one thread at a time, after
@@ -66,7 +69,10 @@ func New(o Options) (*Kernel, error) {
 	o.Operations = standard(o.Operations, 256)
 	o.Entries = standard(o.Entries, 256)
 	o.Completions = max(standard(o.Completions, 4096), o.Entries, 4)
-	ring, err := openRing(uint32(o.Entries), uint32(o.Completions), o.AnyThread)
+	if o.flags == nil {
+		o.flags = flagSets(o.AnyThread)
+	}
+	ring, err := openRing(uint32(o.Entries), uint32(o.Completions), o.flags)
 	if err != nil {
 		return nil, err
 	}

@@ -17,9 +17,15 @@ import (
 
 // A frame costs its sender one call, and its receiver one: the enter that submits and waits also receives.
 func TestFrameCostsOneCallToSendAndOneToReceive(t *testing.T) {
+	for _, size := range []int{64, 4096} {
+		t.Run(strconv.Itoa(size)+" bytes asked", func(t *testing.T) { frameCosts(t, size) })
+	}
+}
+
+func frameCosts(t *testing.T, size int) {
 	r := newRig(t, Options{})
 	client, server := r.pair()
-	buffer := make([]byte, 4096)
+	buffer := make([]byte, size)
 	frame := make([]byte, 64)
 	exchange := func() {
 		got := r.receive(server, buffer)

@@ -95,7 +95,7 @@ func (u *Unavailable) explain() (why, remedy string) {
 // Probe says whether this process can use io_uring now: nil, or an *Unavailable that names what forbids it
 // and what would help. It makes and closes a small ring; safe for concurrent use.
 func Probe() error {
-	r, err := openRing(4, 8, true)
+	r, err := openRing(4, 8, flagSets(true))
 	if err != nil {
 		return err
 	}

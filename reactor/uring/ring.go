@@ -49,10 +49,10 @@ func flagSets(anyThread bool) []uint32 {
 }
 
 // openRing makes a disabled ring; Close ends it. The error is an *Unavailable.
-func openRing(entries, completions uint32, anyThread bool) (*Ring, error) {
+func openRing(entries, completions uint32, sets []uint32) (*Ring, error) {
 	var p parameters
 	fd, e := -1, syscall.Errno(unix.EINVAL)
-	for _, flags := range flagSets(anyThread) {
+	for _, flags := range sets {
 		p = parameters{flags: flags, cqEntries: completions}
 		if fd, e = setup(entries, &p); e != unix.EINVAL {
 			break
