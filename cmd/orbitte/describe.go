@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/orbitte/orbitte"
+)
+
+const describeHelp = `usage: orbitte describe [flags] ENDPOINT
+
+Shows what a peer publishes now: its epoch, the largest request it takes, its regions, and its files if
+it is an orbitte serve. Any program that embeds the engine can be described.
+
+  --json               print it as one line of JSON
+` + requesterHelp + engineHelp + `
+exit status: 0 shown, 1 something failed, 2 wrong command line
+`
+
+// described is what describe prints.
+type described struct {
+	Endpoint         string       `json:"endpoint"`
+	Epoch            string       `json:"epoch"`
+	TransferBytesMax uint64       `json:"transfer_bytes_max"`
+	Regions          []regionView `json:"regions"`
+	Files            []entry      `json:"files"`
+}
+
+type regionView struct {
+	ID         uint64 `json:"id"`
+	Address    uint64 `json:"address"`
+	Length     uint64 `json:"length"`
+	Permission string `json:"permission"`
+}
+
+func describe(ctx context.Context, c *console, args []string) (err error) {
+	f := newFlags("describe")
+	f.requester()
+	operands, err := f.parse(args)
+	if err != nil {
+		return err
+	}
+	if len(operands) != 1 {
+		return usage("give one ENDPOINT, not %d operands", len(operands))
+	}
+	p, err := connect(ctx, c, f, operands[0])
+	if err != nil {
+		return err
+	}
+	defer p.close(&err)
+	if err := p.refresh(ctx); err != nil && !errors.Is(err, errNoManifest) {
+		var failed *orbitte.Error
+		if errors.As(err, &failed) {
+			return err
+		}
+		c.remark("its files cannot be shown: %v", err)
+	}
+	d := described{Endpoint: p.segment.Endpoint(), Epoch: p.segment.Epoch().String(), TransferBytesMax: p.segment.TransferBytesMax()}
+	for _, r := range p.segment.Regions() {
+		d.Regions = append(d.Regions, regionView{r.ID, r.Address, r.Length, r.Permission.String()})
+	}
+	if p.manifest != nil {
+		d.Files = p.manifest.Files
+	}
+	if f.json {
+		return json.NewEncoder(c.out).Encode(d)
+	}
+	_, err = io.WriteString(c.out, d.text())
+	return err
+}
+
+func (d *described) text() string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "endpoint         %s\nepoch            %s\nlargest request  %d bytes\n\n", d.Endpoint, d.Epoch, d.TransferBytesMax)
+	rows := [][]string{{"region", "address", "bytes", "permission"}}
+	ids := map[uint64]uint64{}
+	for _, r := range d.Regions {
+		ids[r.Address] = r.ID
+		rows = append(rows, []string{strconv.FormatUint(r.ID, 10), fmt.Sprintf("%#x", r.Address), strconv.FormatUint(r.Length, 10), r.Permission})
+	}
+	text.WriteString(table(rows))
+	if d.Files == nil {
+		return text.String() + "\nno files: not an orbitte serve\n"
+	}
+	return text.String() + "\n" + fileTable(d.Files, ids)
+}

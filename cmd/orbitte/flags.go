@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/orbitte/orbitte"
+)
+
+// errHelp asks for the command's help.
+var errHelp = flag.ErrHelp
+
+// engineHelp describes the flags of every command.
+const engineHelp = `
+engine:
+  --kernel KIND        auto, io_uring or epoll: what drives the sockets (auto)
+  --lanes N            progress threads; 0 follows the CPU quota, at most 4 (0)
+  --direct             sockets read and write the registered bytes themselves: one copy less, but a
+                       failure may leave part of them changed
+  --verbose            write the engine's log to standard error
+`
+
+// requesterHelp describes the flags of the commands that ask a peer.
+const requesterHelp = `
+peer:
+  --epoch E            the source's life, 32 hexadecimal digits, as serve prints it; a source that was
+                       restarted since is refused. Without it the epoch is learned from whoever
+                       answers, which the tool says
+  --timeout D          the longest wait for one answer or one batch of requests (30s)
+`
+
+// moverHelp describes the flags of get and put.
+const moverHelp = `  --request-size SIZE  largest request, such as 256KiB; never more than both sides admit (1MiB)
+
+output:
+  --progress KIND      bar, plain or none; auto is a bar on a terminal and plain lines elsewhere (auto)
+  --json               print the result as one line of JSON
+`
+
+// flags are one command's flags.
+type flags struct {
+	*flag.FlagSet
+	kernel          string
+	lanes           int
+	direct, verbose bool
+	timeout         time.Duration
+	epoch           orbitte.Epoch
+	json            bool
+	progress        string
+	requestSize     size
+}
+
+func newFlags(name string) *flags {
+	f := &flags{FlagSet: flag.NewFlagSet(name, flag.ContinueOnError), requestSize: 1 << 20}
+	f.SetOutput(io.Discard) // errors and help are written by command.start
+	f.StringVar(&f.kernel, "kernel", "auto", "")
+	f.IntVar(&f.lanes, "lanes", 0, "")
+	f.BoolVar(&f.direct, "direct", false, "")
+	f.BoolVar(&f.verbose, "verbose", false, "")
+	f.BoolVar(&f.json, "json", false, "")
+	f.DurationVar(&f.timeout, "timeout", 30*time.Second, "")
+	return f
+}
+
+// requester adds the flags of commands that ask a peer.
+func (f *flags) requester() {
+	f.Func("epoch", "", func(text string) (err error) {
+		if f.epoch, err = orbitte.ParseEpoch(text); err != nil || f.epoch.IsZero() {
+			return errors.New("an epoch has 32 hexadecimal digits, not all zero")
+		}
+		return nil
+	})
+}
+
+// mover adds the flags of get and put.
+func (f *flags) mover() {
+	f.requester()
+	f.StringVar(&f.progress, "progress", "auto", "")
+	f.Var(&f.requestSize, "request-size", "")
+}
+
+// parse reads flags and operands in any order; what follows "--" is operands.
+func (f *flags) parse(args []string) (operands []string, err error) {
+	for {
+		if err := f.Parse(args); err != nil {
+			if errors.Is(err, errHelp) {
+				return nil, errHelp
+			}
+			return nil, usageError{strings.Replace(err.Error(), "flag provided but not defined: -", "there is no flag --", 1)}
+		}
+		rest := f.Args()
+		if len(rest) == 0 {
+			return operands, f.check()
+		}
+		if read := len(args) - len(rest); read > 0 && args[read-1] == "--" {
+			return append(operands, rest...), f.check()
+		}
+		operands, args = append(operands, rest[0]), rest[1:]
+	}
+}
+
+func (f *flags) check() error {
+	switch {
+	case f.timeout <= 0:
+		return usage("--timeout is %v; it must be above 0", f.timeout)
+	case f.lanes < 0 || f.lanes > 64:
+		return usage("--lanes is %d; it must be 0 to 64", f.lanes)
+	case f.kernel != "auto" && f.kernel != "io_uring" && f.kernel != "epoll":
+		return usage("--kernel is %q; it must be auto, io_uring or epoll", f.kernel)
+	case f.progress != "" && f.progress != "auto" && f.progress != "bar" && f.progress != "plain" && f.progress != "none":
+		return usage("--progress is %q; it must be auto, bar, plain or none", f.progress)
+	}
+	return nil
+}
+
+// open opens the command's engine. Nothing bounds the registered bytes but the files themselves.
+func (f *flags) open(c *console, config orbitte.Config) (*orbitte.Engine, error) {
+	config.Kernel = map[string]orbitte.KernelChoice{"auto": orbitte.Auto, "io_uring": orbitte.IOUring, "epoll": orbitte.Epoll}[f.kernel]
+	config.Lanes = f.lanes
+	if f.direct {
+		config.TCPHostMemory = orbitte.Direct
+	}
+	if f.verbose {
+		logger := zerolog.New(zerolog.ConsoleWriter{Out: c.remarks, NoColor: true, TimeFormat: time.TimeOnly}).With().Timestamp().Logger()
+		config.Logger = &logger
+	}
+	config.Limits.RegisteredBytes = 1 << 62
+	e, err := orbitte.Open(config)
+	return e, invalidUsage(err)
+}
+
+// invalidUsage makes a value from the command line that the engine calls invalid a usage error.
+func invalidUsage(err error) error {
+	if errors.Is(err, orbitte.ErrInvalid) {
+		return usageError{headline(err)}
+	}
+	return err
+}
+
+// closeTimeout bounds the end of an engine.
+const closeTimeout = 10 * time.Second
+
+// shut closes an engine and joins its error to the command's.
+func shut(e *orbitte.Engine, failed *error) {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	err := e.Close(ctx)
+	if err == nil || *failed != nil {
+		return
+	}
+	var kept strings.Builder
+	for _, r := range e.RetainedResources() {
+		fmt.Fprintf(&kept, "; %s (%s): %s", r.Kind, r.Object, r.Reason)
+	}
+	*failed = &failure{cause: err, known: "the command's work was done" + kept.String()}
+}
+
+// size is a number of bytes on the command line.
+type size uint64
+
+var units = []struct {
+	name  string
+	bytes uint64
+}{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"K", 1 << 10}, {"M", 1 << 20}, {"G", 1 << 30}, {"B", 1}}
+
+func (s *size) String() string { return strconv.FormatUint(uint64(*s), 10) }
+
+// Set reads "4096", "256KiB", "1M" (flag.Value).
+func (s *size) Set(text string) error {
+	digits, factor := text, uint64(1)
+	for _, unit := range units {
+		if rest, ok := strings.CutSuffix(text, unit.name); ok {
+			digits, factor = rest, unit.bytes
+			break
+		}
+	}
+	n, err := strconv.ParseUint(digits, 10, 64)
+	if err != nil || n == 0 || n > math.MaxInt64/factor {
+		return errors.New("a size is a number above 0, with KiB, MiB or GiB behind it or nothing")
+	}
+	*s = size(n * factor)
+	return nil
+}

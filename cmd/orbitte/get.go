@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/orbitte/orbitte"
+)
+
+const getHelp = `usage: orbitte get --from ENDPOINT [flags] NAME… [-o PATH]
+       orbitte get --from ENDPOINT [flags] --all [-o FOLDER]
+
+READs files that orbitte serve publishes. Each is received into a temporary file beside its
+destination, which is the registered memory itself, so that files of any size need little memory. It
+is renamed into place, over a file of that name, after its SHA-256 was found to be what the source
+published; a failure leaves no output file.
+
+  --from ENDPOINT      the source, host:port
+  --all                every file that the source publishes
+  -o PATH              one NAME: the file or an existing folder (./NAME); several NAMEs or --all: the
+                       folder, made if it is missing (.)
+  --sync               wait for the disk before the rename
+` + requesterHelp + moverHelp + engineHelp + `
+exit status: 0 every file arrived and was verified, 1 something failed (files before it are in
+place), 2 wrong command line
+`
+
+func get(ctx context.Context, c *console, args []string) (err error) {
+	f := newFlags("get")
+	f.mover()
+	from := f.String("from", "", "")
+	all := f.Bool("all", false, "")
+	destination := f.String("o", "", "")
+	durable := f.Bool("sync", false, "")
+	names, err := f.parse(args)
+	switch {
+	case err != nil:
+		return err
+	case *from == "":
+		return usage("--from is missing: the endpoint that orbitte serve printed")
+	case *all && len(names) > 0:
+		return usage("--all and names exclude each other")
+	case !*all && len(names) == 0:
+		return usage("name files, or give --all")
+	}
+	p, err := connect(ctx, c, f, *from)
+	if err != nil {
+		return err
+	}
+	defer p.close(&err)
+	if err := p.files(ctx); err != nil {
+		return err
+	}
+	if *all {
+		names = p.manifest.names()
+	}
+	var wanted []*entry // all names are looked up before the first byte moves
+	for _, name := range names {
+		file, err := p.find(name)
+		if err != nil {
+			return err
+		}
+		wanted = append(wanted, file)
+	}
+	place, err := placer(*destination, *all || len(names) > 1)
+	if err != nil {
+		return err
+	}
+	return p.getAll(ctx, wanted, place, *durable)
+}
+
+// placer says where a file of a name goes.
+func placer(destination string, folder bool) (func(name string) string, error) {
+	if info, err := os.Stat(destination); err == nil && info.IsDir() || strings.HasSuffix(destination, "/") {
+		folder = true
+	}
+	if !folder && destination != "" {
+		return func(string) string { return destination }, nil
+	}
+	if destination == "" {
+		destination = "."
+	}
+	err := os.MkdirAll(destination, 0o777)
+	return func(name string) string { return filepath.Join(destination, name) }, err
+}
+
+// getAll gets one file after the other and shows those that arrived, also when a later one fails.
+func (p *peer) getAll(ctx context.Context, wanted []*entry, place func(string) string, durable bool) error {
+	var done []moved
+	var failed error
+	for _, file := range wanted {
+		m, err := p.getOne(ctx, file, place(file.Name), durable)
+		if err != nil {
+			failed = err
+			break
+		}
+		done = append(done, m)
+	}
+	if err := p.show(done); err != nil {
+		return err
+	}
+	return failed
+}
+
+// show prints what was moved and verified.
+func (p *peer) show(done []moved) error {
+	if p.flags.json {
+		return json.NewEncoder(p.console.out).Encode(struct {
+			Files []moved `json:"files"`
+		}{done})
+	}
+	if len(done) == 0 {
+		return nil
+	}
+	_, err := io.WriteString(p.console.out, movedTable(done))
+	return err
+}
+
+// getOne READs one file, verifies it and puts it into place.
+func (p *peer) getOne(ctx context.Context, file *entry, path string, durable bool) (moved, error) {
+	began := time.Now()
+	out, err := createOutput(path, file.Size)
+	if err != nil {
+		return moved{}, err
+	}
+	var carrier string
+	var arrived uint64
+	hash := sha256.New()
+	if file.Size > 0 {
+		arrived, carrier, err = p.receive(ctx, file, out, hash.Write)
+	}
+	if err == nil && [sha256.Size]byte(hash.Sum(nil)) != file.SHA256 {
+		err = &failure{class: errDiffers, cause: fmt.Errorf("the source published %s, %x arrived", file.SHA256, hash.Sum(nil)),
+			remedy: "get it again; if it differs again, the file is being changed at the source, or something between damages it"}
+	}
+	if err == nil {
+		err = out.commit(durable)
+	}
+	if err != nil {
+		out.discard(!errors.Is(err, orbitte.ErrUnquiesced))
+		return moved{}, &failure{object: file.Name, cause: err, known: fmt.Sprintf("%d of %d bytes arrived; no output file was written", arrived, file.Size)}
+	}
+	seconds := time.Since(began).Seconds()
+	return moved{file.Name, path, file.Size, seconds, float64(file.Size) / seconds, carrier, p.kernel(), file.SHA256}, nil
+}
+
+// receive moves a file's bytes into the output and through hash.
+func (p *peer) receive(ctx context.Context, file *entry, out *output, hash func([]byte) (int, error)) (arrived uint64, carrier string, err error) {
+	memory, err := out.mapping.adopt()
+	if err != nil {
+		return 0, "", err
+	}
+	defer memory.Close()
+	registration, err := p.engine.Register(memory, 0, file.Size, orbitte.LocalOnly)
+	if err != nil {
+		return 0, "", err
+	}
+	defer p.unregister(registration, &err)
+	shown := newMeter(p.console.remarks, p.flags.progress, file.Name, file.Size)
+	defer shown.end()
+	m := p.mover(orbitte.Read, file.Address, file.Size)
+	m.prepare = func(offset, n uint64) (uint64, error) {
+		out.mapping.populate(offset, n)
+		return memory.Address() + offset, nil
+	}
+	m.landed = func(offset, n uint64) {
+		hash(out.mapping.bytes[offset : offset+n])
+		shown.add(n)
+	}
+	arrived, err = m.run(ctx)
+	return arrived, m.carrier, err
+}
