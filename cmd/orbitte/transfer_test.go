@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -240,6 +241,7 @@ func TestReceivingALargeFileNeedsLittleMemory(t *testing.T) {
 			if info.Signo != 0 {
 				return
 			}
+			time.Sleep(time.Millisecond)
 		}
 	}).want(t, 0)
 	t.Logf("anonymous memory was at most %d KiB in %d samples", most, samples)
