@@ -28,7 +28,7 @@ const (
 	sessionIdle     sessionState = iota // waits for the next frame; holds no admission (SPEC T-6)
 	sessionWaiting                      // has a frame, waits for a handler
 	sessionServing                      // a handler works on its frame
-	sessionReplying                     // sends a refusal, then idle or closed
+	sessionReplying                     // its frame has ended; sends a refusal if that is still to be said, then idle or closed
 )
 
 // Handler works on one admitted frame of a session.
@@ -159,7 +159,7 @@ func (s *Session) Violate(err error) {
 // discharge gives the handler's admission back. Proof: the handler said that its frame has ended, or
 // Lost said that its stream is gone.
 func (s *Session) discharge() {
-	s.handler = nil
+	s.handler, s.state = nil, sessionReplying
 	s.admitted.Repay()
 	admission := s.server.admission
 	admission.Gate.Leave()
