@@ -1,0 +1,6 @@
+//go:build race
+
+package field
+
+// underRace is true exactly when the race detector watches.
+const underRace = true
