@@ -65,18 +65,20 @@ func (k *Kernel) transferEntry(slot int32, r *socket.Record, blocked bool) sysca
 	return 0
 }
 
-// reap turns completion events into completions, without a system call.
+// reap turns completion events into completions, without a system call. An event makes one completion at most, so
+// that no more are taken than out has room for.
 func (k *Kernel) reap(out []reactor.Completion) int {
 	n := 0
 	for n < len(out) {
-		event := k.ring.PeekCQE()
-		if event == nil {
+		events := k.events[:min(len(k.events), len(out)-n)]
+		events = events[:k.ring.PeekBatchCQE(events)]
+		if len(events) == 0 {
 			break
 		}
-		taken := *event
-		k.ring.CQAdvance(1)
-		if k.settle(&taken, &out[n]) {
-			n++
+		for i := range events {
+			if k.settle(&events[i], &out[n]) {
+				n++
+			}
 		}
 	}
 	return n

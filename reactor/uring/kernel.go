@@ -54,6 +54,8 @@ type Kernel struct {
 	watched, multishot bool
 	bound              bool
 	closed             atomic.Bool
+	// events are the completion events being settled.
+	events [32]CompletionEvent
 }
 
 var _ reactor.Kernel = (*Kernel)(nil)

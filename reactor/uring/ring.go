@@ -128,28 +128,16 @@ func (r *Ring) SubmitAndWait(d time.Duration) syscall.Errno {
 	return e
 }
 
-// PeekCQE returns the oldest completion event, or nil; CQAdvance takes it out.
-func (r *Ring) PeekCQE() *CompletionEvent {
-	head := *r.cqHead // only we write it
-	if head == atomic.LoadUint32(r.cqTail) {
-		return nil
-	}
-	return &r.cqes[head&r.cqMask]
-}
-
 // PeekBatchCQE copies the oldest completion events and takes them out.
 func (r *Ring) PeekBatchCQE(out []CompletionEvent) int {
-	head := *r.cqHead
+	head := *r.cqHead // only we write it
 	n := min(int(atomic.LoadUint32(r.cqTail)-head), len(out))
 	for i := range n {
 		out[i] = r.cqes[(head+uint32(i))&r.cqMask]
 	}
-	r.CQAdvance(uint32(n))
+	atomic.StoreUint32(r.cqHead, head+uint32(n))
 	return n
 }
-
-// CQAdvance gives the places of the n oldest completion events back.
-func (r *Ring) CQAdvance(n uint32) { atomic.StoreUint32(r.cqHead, *r.cqHead+n) }
 
 // PrepareRecv asks for bytes of a socket into one buffer.
 func (s *SubmissionEntry) PrepareRecv(fd int32, b []byte, flags uint32) {

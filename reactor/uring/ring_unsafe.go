@@ -32,7 +32,7 @@ func (r *Ring) mapRings(p *parameters) error {
 		return err
 	}
 	r.sqHead, r.sqTail = r.word(p.sq.head), r.word(p.sq.tail)
-	r.sqFlags, r.sqDropped = r.word(p.sq.fifth), r.word(p.sq.sixth)
+	r.sqFlags = r.word(p.sq.fifth)
 	r.cqHead, r.cqTail = r.word(p.cq.head), r.word(p.cq.tail)
 	r.sqMask, r.cqMask = *r.word(p.sq.mask), *r.word(p.cq.mask)
 	r.sqes = unsafe.Slice((*SubmissionEntry)(unsafe.Pointer(&r.entries[0])), p.sqEntries)

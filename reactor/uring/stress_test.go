@@ -175,7 +175,7 @@ func TestRandomTrafficArrivesOnceAndInOrder(t *testing.T) {
 }
 
 func (c *chaos) run() {
-	const streams, limit = 5, 8 << 20
+	const streams, limit = 5, 2 << 20
 	var ds []reactor.Descriptor
 	for range streams {
 		a, b := connected(c.T, c.Kernel)
