@@ -117,6 +117,14 @@ func (w *wire) ends() {
 	}
 }
 
+// drains takes what was sent and checks that the other side closes then.
+func (w *wire) drains() {
+	w.rig.t.Helper()
+	if b, err := w.receive(1 << 10); err == nil {
+		w.rig.t.Fatalf("got %d bytes and no end of the stream", len(b))
+	}
+}
+
 // silent checks that nothing arrives within the next d, neither bytes nor the end.
 func (w *wire) silent() {
 	w.rig.t.Helper()
