@@ -334,3 +334,5 @@ func mappings(t testing.TB) {
 		}
 	})
 }
+
+func addresses(n *node) []netip.AddrPort { return []netip.AddrPort{n.address} }

@@ -32,6 +32,7 @@ type serving struct {
 	machine      serveMachine
 	staging      lanes.Buffer
 	lease        segments.Lease
+	copied       int // bytes between range and staging, while the range is leased for it
 	retry        reactor.Timer
 }
 
@@ -91,8 +92,6 @@ func (h *serving) step() {
 		switch h.machine.stage {
 		case serveSnapshot, serveLease, serveCommit:
 			if !h.touch() {
-				h.service.lane.Counts.ConflictRetries.Add(1)
-				h.service.lane.Arm(&h.retry, h.service.lane.Now().After(conflictRetry), h)
 				return
 			}
 			h.machine.leased()
@@ -116,31 +115,42 @@ func (h *serving) step() {
 	}
 }
 
-// touch leases the range and, with owned buffers, copies out of it or into it in one step. False
-// while another access conflicts; the source's deadline bounds the waiting.
+// touch leases the range and, with owned buffers, copies out of it or into it, slice by slice under one lease.
+// False while another access conflicts, or slices are left; then the timer goes on, and the source's deadline
+// bounds the waiting.
 func (h *serving) touch() bool {
-	if h.lease.Held() { // direct: the payload is in place already
+	lane := h.service.lane
+	if !h.lease.Held() {
+		access := segments.Shared
+		if h.write {
+			access = segments.Exclusive
+		}
+		lease, err := h.registration.Lease(h.offset, h.machine.length, access)
+		if err != nil {
+			lane.Counts.ConflictRetries.Add(1)
+			lane.Arm(&h.retry, lane.Now().After(conflictRetry), h)
+			return false
+		}
+		h.lease, h.copied = lease, 0
+	}
+	if !h.staging.Held() { // direct: the lease is all, until settle
 		return true
 	}
-	access := segments.Shared
-	if h.write {
-		access = segments.Exclusive
-	}
-	lease, err := h.registration.Lease(h.offset, h.machine.length, access)
-	if err != nil {
+	if h.copy(); uint64(h.copied) < h.machine.length {
+		lane.Arm(&h.retry, nextTurn(lane), h)
 		return false
 	}
-	switch {
-	case !h.staging.Held():
-		h.lease = lease
-		return true
-	case h.write:
-		copy(lease.Bytes(), h.staging.Bytes(h.machine.length))
-	default:
-		copy(h.staging.Bytes(h.machine.length), lease.Bytes())
-	}
-	lease.Return()
+	h.lease.Return()
 	return true
+}
+
+// copy moves one slice between range and staging.
+func (h *serving) copy() {
+	to, from := h.staging.Bytes(h.machine.length), h.lease.Bytes()
+	if h.write {
+		to, from = from, to
+	}
+	h.copied = copySlice(to, from, h.copied)
 }
 
 func (h *serving) payload() []byte {
@@ -157,7 +167,7 @@ func (h *serving) settle() {
 	}
 }
 
-// Expire looks again for a conflicting lease (reactor.TimerHandler).
+// Expire goes on with a copy, or looks again for a conflicting lease (reactor.TimerHandler).
 func (h *serving) Expire(*reactor.Timer, reactor.Instant) { h.step() }
 
 // Sent (control.Handler).
@@ -173,8 +183,16 @@ func (h *serving) Received(int) {
 }
 
 // Lost (control.Handler). An incomplete WRITE was not committed; with direct placement it may be
-// there in part, which the requester reports.
-func (h *serving) Lost(control.Loss) { h.release() }
+// there in part, which the requester reports. A commit under way is completed at once: it is bounded, and the
+// range must not stay half changed (SPEC T-1).
+func (h *serving) Lost(control.Loss) {
+	if h.machine.stage == serveCommit && h.staging.Held() && h.lease.Held() {
+		for uint64(h.copied) < h.machine.length {
+			h.copy()
+		}
+	}
+	h.release()
+}
 
 func (h *serving) finish() {
 	counts, length := &h.service.lane.Counts, h.machine.length

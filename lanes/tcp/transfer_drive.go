@@ -14,6 +14,18 @@ import (
 // copies last microseconds; those of direct transfers as long as their payload.
 const conflictRetry = 50 * time.Microsecond
 
+// sliceBytes is what one turn of the lane copies of one payload at most, so that a large or cold one does not
+// keep the lane from the other peers (SPEC L-2; field case F-45).
+const sliceBytes = 1 << 20
+
+// copySlice copies the slice behind done and returns how many bytes are copied now.
+func copySlice(to, from []byte, done int) int {
+	return done + copy(to[done:min(done+sliceBytes, len(to))], from[done:])
+}
+
+// nextTurn is the first instant that belongs to the lane's next turn.
+func nextTurn(lane *lanes.Lane) reactor.Instant { return lane.Now().After(1) }
+
 // Transfer is one READ or WRITE at the requester. Its owner fills the exported fields, keeps the
 // local registration borrowed until Done, and may use it again afterwards. It lives on the channel's
 // lane from Start to Done and allocates nothing there unless it fails.
@@ -37,6 +49,7 @@ type Transfer struct {
 	staging  lanes.Buffer
 	lease    segments.Lease
 	retry    reactor.Timer
+	copied   int  // bytes between local range and staging, while the range is leased for it
 	staged   bool // WRITE: true exactly when the payload is in staging
 	ready    bool // WRITE: true exactly when the source waits for the payload and it is not staged yet
 }
@@ -50,9 +63,13 @@ func (t *Transfer) Start(c *control.Channel) {
 	c.Run(&t.exchange, t, t.Deadline)
 }
 
-// Cancel ends the transfer early (SPEC G-8); Done follows, possibly at once.
+// Cancel ends the transfer early (SPEC G-8); Done follows, possibly at once. A commit under way goes on: it
+// is bounded, and would otherwise leave the range half changed (SPEC T-1).
 func (t *Transfer) Cancel() {
 	if t.read.stage == stageCommit {
+		if t.lease.Held() {
+			return
+		}
 		t.abandonCommit(lanes.Cancelled, segments.ErrConflict)
 		return
 	}
@@ -117,7 +134,7 @@ func (t *Transfer) Sent(int) {
 	t.write.sent()
 	t.channel.Receive(in, nil, netproto.ReplySize)
 	if t.write.stage == stageReady {
-		t.stage() // while the request travels
+		t.sendPayload() // stages it, while the request travels
 	}
 }
 
@@ -156,29 +173,36 @@ func (t *Transfer) conclude(m *machine) {
 	t.end(lanes.Outcome{Bytes: t.Length, Remote: lanes.EffectComplete, Drained: true})
 }
 
-// stage copies the input into the owned buffer under its lease; false while another access
-// conflicts.
+// stage copies the input into the owned buffer under its lease, slice by slice; false while it is not
+// complete, and the timer goes on.
 func (t *Transfer) stage() bool {
 	if t.staged || t.direct() {
 		return true
 	}
-	lease, err := t.Local.Lease(t.LocalOffset, t.Length, segments.Shared)
-	if err != nil {
+	if !t.lease.Held() {
+		lease, err := t.Local.Lease(t.LocalOffset, t.Length, segments.Shared)
+		if err != nil {
+			t.again()
+			return false
+		}
+		t.lease, t.copied = lease, 0
+	}
+	t.copied = copySlice(t.staging.Bytes(t.Length), t.lease.Bytes(), t.copied)
+	if uint64(t.copied) < t.Length {
+		t.lane().Arm(&t.retry, nextTurn(t.lane()), t)
 		return false
 	}
-	copy(t.staging.Bytes(t.Length), lease.Bytes())
-	lease.Return()
+	t.lease.Return()
 	t.staged = true
 	return true
 }
 
+// sendPayload sends once the payload is staged and the source is ready for it.
 func (t *Transfer) sendPayload() {
-	if t.stage() {
+	if t.stage() && t.ready {
 		t.ready = false
 		t.channel.Send(t.payload(), nil)
-		return
 	}
-	t.again()
 }
 
 func (t *Transfer) again() {
@@ -186,7 +210,7 @@ func (t *Transfer) again() {
 	t.lane().Arm(&t.retry, t.lane().Now().After(conflictRetry), t)
 }
 
-// Expire looks again for a conflicting lease (reactor.TimerHandler).
+// Expire goes on with a copy, or looks again for a conflicting lease (reactor.TimerHandler).
 func (t *Transfer) Expire(*reactor.Timer, reactor.Instant) {
 	if t.Direction == lanes.Write {
 		t.sendPayload()
@@ -214,7 +238,7 @@ func (t *Transfer) received(n int) {
 	}
 }
 
-// commit puts the complete payload into the local range, in one step under its lease (SPEC T-1).
+// commit puts the complete payload into the local range, slice by slice under one lease (SPEC T-1).
 func (t *Transfer) commit() {
 	if !t.lease.Held() {
 		lease, err := t.Local.Lease(t.LocalOffset, t.Length, segments.Exclusive)
@@ -226,8 +250,14 @@ func (t *Transfer) commit() {
 			t.again()
 			return
 		}
-		copy(lease.Bytes(), t.staging.Bytes(t.Length))
-		t.lease = lease
+		t.lease, t.copied = lease, 0
+	}
+	if t.staging.Held() {
+		t.copied = copySlice(t.lease.Bytes(), t.staging.Bytes(t.Length), t.copied)
+		if uint64(t.copied) < t.Length {
+			t.lane().Arm(&t.retry, nextTurn(t.lane()), t)
+			return
+		}
 	}
 	t.read.committed()
 	counts := &t.lane().Counts
