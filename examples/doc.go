@@ -1,0 +1,2 @@
+// Package examples holds one short program per job; go run ./examples/NAME runs one.
+package examples

@@ -1,0 +1,58 @@
+package examples
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// says is what each example shows; every folder here is one.
+var says = map[string][]string{
+	"tcp_roundtrip":   {"WRITE 1048576 bytes over tcp", "READ  1048576 bytes over tcp", "same bytes"},
+	"external_host":   {"foreign memory", "is refused", "its owner's again"},
+	"notifications":   {"sent 4 blocks, 262144 bytes; notification delivered", `received "blocks": "request 17 is ready"`, "notification skipped"},
+	"async_batch":     {"16 of 16 tasks, 4194304 bytes over tcp", "the memory is quiet"},
+	"restart_fencing": {"answers: the first life", "the old segment is refused", "answers: the second life"},
+}
+
+// proves G-1, M-1, M-2, N-3, B-4; field case F-5
+func TestEachExampleRunsAndShowsWhatItTeaches(t *testing.T) {
+	programs := t.TempDir()
+	build := exec.Command("go", "build", "-o", programs+"/", "./...")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	folders, err := filepath.Glob("*/main.go")
+	if err != nil || len(folders) != len(says) {
+		t.Fatalf("%d examples, %d are tested: %v, %v", len(folders), len(says), folders, err)
+	}
+	for name, words := range says {
+		t.Run(name, func(t *testing.T) {
+			out, err := exec.Command(filepath.Join(programs, name)).CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			for _, word := range words {
+				if !strings.Contains(string(out), word) {
+					t.Errorf("does not say %q:\n%s", word, out)
+				}
+			}
+		})
+	}
+}
+
+// An example is read from top to bottom: it stays short, and it explains itself.
+func TestExamplesStayShortAndAreCommented(t *testing.T) {
+	for name := range says {
+		text, err := os.ReadFile(filepath.Join(name, "main.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines, comments := strings.Count(string(text), "\n"), strings.Count(string(text), "\t// ")
+		if lines < 40 || lines > 120 || comments < 3 {
+			t.Errorf("%s/main.go has %d lines and %d comment lines", name, lines, comments)
+		}
+	}
+}
