@@ -85,15 +85,19 @@ func run() error {
 	if err := batch.Free(); err != nil { // until then it counts against Limits.Batches
 		return err
 	}
+	return cancelled(ctx, requester, requests)
+}
 
-	// Cancel ends a batch early. What was queued posts nothing; the report has the completed prefix, and says
-	// whether the memory is quiet.
-	if batch, err = requester.Submit(ctx, requests); err != nil {
+// cancelled ends a batch early. What was queued posts nothing; the report has the completed prefix, and says
+// whether the memory is quiet.
+func cancelled(ctx context.Context, requester *orbitte.Engine, requests []orbitte.Request) error {
+	batch, err := requester.Submit(ctx, requests)
+	if err != nil {
 		return err
 	}
 	defer batch.Free()
 	batch.Cancel()
-	report, err = batch.Wait(ctx)
+	report, err := batch.Wait(ctx)
 	if err != nil && !errors.Is(err, context.Canceled) || !report.LocallyDrained {
 		return fmt.Errorf("cancelled: %v, drained %v", err, report.LocallyDrained)
 	}

@@ -1,2 +1,0 @@
-// Package examples holds one short program per job; go run ./examples/NAME runs one.
-package examples
