@@ -50,8 +50,8 @@ func TestExamplesStayShortAndAreCommented(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		lines, comments := strings.Count(string(text), "\n"), strings.Count(string(text), "\t// ")
-		if lines < 40 || lines > 120 || comments < 3 {
+		lines, comments := strings.Count(string(text), "\n"), strings.Count(string(text), "// ")
+		if lines < 40 || lines > 120 || comments < 5 {
 			t.Errorf("%s/main.go has %d lines and %d comment lines", name, lines, comments)
 		}
 	}
