@@ -36,7 +36,7 @@ fuzz: ## each fuzz target for FUZZTIME (10m); FUZZ=./netproto picks packages
 	@$(BIN)/summary -time $(FUZZTIME) fuzz $(FUZZ)
 
 perf: ## measure against a raw loop in the same run; PERFARGS are passed on
-	$(GO) run ./perf $(PERFARGS)
+	$(GO) run ./perf/orbitbench $(PERFARGS)
 
 cover: ## statement coverage of all packages by all tests: bin/cover.html
 	@mkdir -p $(BIN)

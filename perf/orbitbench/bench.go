@@ -1,0 +1,217 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/orbitte/orbitte"
+)
+
+// serveMode closes the engine before and opens the one that is asked for; an empty mode opens none.
+func serveMode(before *orbitte.Engine, mode, kernel string, memory *orbitte.Memory) (*orbitte.Engine, error) {
+	if before != nil {
+		if err := before.Close(context.Background()); err != nil {
+			return nil, err
+		}
+	}
+	if mode == "" {
+		fmt.Println("{}")
+		return nil, nil
+	}
+	config := modes[mode]
+	config.Kernel = kernelOf(kernel)
+	engine, err := orbitte.Open(config)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := engine.Register(memory, 0, rangeBytes, orbitte.ReadWrite); err != nil {
+		return nil, err
+	}
+	return engine, json.NewEncoder(os.Stdout).Encode(sourceHello{engine.Endpoint(), engine.Epoch().String(), memory.Address()})
+}
+
+// bench is the parent's side of one run.
+type bench struct {
+	child      *exec.Cmd
+	in         io.WriteCloser
+	out        *bufio.Scanner
+	raw        *rawStream
+	memory     *orbitte.Memory
+	kernel     string
+	kernelName string
+	mode       string
+	engine     *orbitte.Engine
+	segment    *orbitte.Segment
+	remote     uint64
+}
+
+func newBench(kernel string) (*bench, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	b := &bench{kernel: kernel, child: exec.Command(self, "-serve", "-kernel", kernel)}
+	b.child.Stderr = os.Stderr
+	if b.in, err = b.child.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := b.child.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := b.child.Start(); err != nil {
+		return nil, err
+	}
+	b.out = bufio.NewScanner(out)
+	if !b.out.Scan() {
+		return nil, fmt.Errorf("the source process ended early")
+	}
+	if b.raw, err = rawConnect(b.out.Text()); err != nil {
+		return nil, err
+	}
+	if b.memory, err = orbitte.Allocate(rangeBytes); err != nil {
+		return nil, err
+	}
+	return b, b.memory.Prefault()
+}
+
+func (b *bench) close() {
+	_ = b.use("", orbitte.Config{})
+	b.in.Close()
+	_ = b.child.Wait()
+	b.raw.close()
+	b.memory.Close()
+}
+
+// use opens the pair of engines that a cell needs, unless it is open already.
+func (b *bench) use(mode string, config orbitte.Config) error {
+	if mode != "" && mode == b.mode {
+		return nil
+	}
+	if b.engine != nil {
+		if err := b.engine.Close(context.Background()); err != nil {
+			return err
+		}
+		b.engine = nil
+	}
+	b.mode = mode
+	source, _, _ := strings.Cut(mode, "/")
+	if _, err := fmt.Fprintln(b.in, source); err != nil {
+		return err
+	}
+	if !b.out.Scan() {
+		return fmt.Errorf("the source process ended")
+	}
+	if mode == "" {
+		return nil
+	}
+	var hello sourceHello
+	if err := json.Unmarshal(b.out.Bytes(), &hello); err != nil {
+		return err
+	}
+	epoch, err := orbitte.ParseEpoch(hello.Epoch)
+	if err != nil {
+		return err
+	}
+	config.Kernel = kernelOf(b.kernel)
+	config.Limits.PayloadBytes = 64 << 20
+	if b.engine, err = orbitte.Open(config); err != nil {
+		return err
+	}
+	b.kernelName = b.engine.Stats().Kernel
+	if _, err := b.engine.Register(b.memory, 0, rangeBytes, orbitte.LocalOnly); err != nil {
+		return err
+	}
+	b.segment, err = b.engine.OpenSegment(context.Background(), hello.Endpoint, epoch)
+	b.remote = hello.Address
+	return err
+}
+
+// requests makes a batch of equal requests over consecutive ranges.
+func (b *bench) requests(op orbitte.Operation, size uint64, count int) []orbitte.Request {
+	list := make([]orbitte.Request, count)
+	for i := range list {
+		offset := uint64(i) * size % (rangeBytes - size + 1) / size * size % (4 << 20) // stay in a part that caches hold
+		list[i] = orbitte.Request{Operation: op, Segment: b.segment, Local: b.memory.Address() + offset, Remote: b.remote + offset, Length: size}
+	}
+	return list
+}
+
+// bulk measures GB/s: a batch of requests against as many blocks of a raw stream.
+func bulk(mode string, config orbitte.Config, op orbitte.Operation, size uint64) func(*bench) (float64, float64, error) {
+	const total = 512 << 20
+	return func(b *bench) (float64, float64, error) {
+		if err := b.use(mode, config); err != nil {
+			return 0, 0, err
+		}
+		command := rawCommand{what: rawPull, count: uint32(total / size), size: size}
+		if op == orbitte.Write {
+			command.what = rawPush
+		}
+		rawTime, err := b.raw.bulk(command, b.memory.Bytes())
+		if err != nil {
+			return 0, 0, err
+		}
+		batch := b.requests(op, size, int(min(32<<20/size, 1024)))
+		start := time.Now()
+		var moved uint64
+		for moved < total {
+			report, err := b.engine.SubmitAndWait(context.Background(), batch)
+			if err != nil {
+				return 0, 0, err
+			}
+			moved += report.Bytes
+		}
+		return float64(moved) / time.Since(start).Seconds() / 1e9, total / rawTime.Seconds() / 1e9, nil
+	}
+}
+
+// latency measures the median round trip in µs: one READ at a time against a raw ping-pong.
+func latency(mode string, config orbitte.Config, size uint64, spin byte) func(*bench) (float64, float64, error) {
+	const count = 4000
+	return func(b *bench) (float64, float64, error) {
+		if err := b.use(mode, config); err != nil {
+			return 0, 0, err
+		}
+		raw := make([]time.Duration, count)
+		if err := b.raw.pingPong(rawCommand{what: rawPingPong, spin: spin, count: count, size: size}, b.memory.Bytes(), raw); err != nil {
+			return 0, 0, err
+		}
+		times, request := make([]time.Duration, count), b.requests(orbitte.Read, size, 1)
+		for i := range times {
+			start := time.Now()
+			if _, err := b.engine.SubmitAndWait(context.Background(), request); err != nil {
+				return 0, 0, err
+			}
+			times[i] = time.Since(start)
+		}
+		return float64(median(times)) / 1e3, float64(median(raw)) / 1e3, nil
+	}
+}
+
+// allCells are the targets of this harness. Latency is held against the raw loop in the same progress
+// mode: spinning for manual and adaptive lanes, blocking for event-driven ones.
+func allCells() []*cell {
+	staged := orbitte.Config{Lanes: 1}
+	direct := orbitte.Config{Lanes: 1, TCPHostMemory: orbitte.Direct}
+	event := orbitte.Config{Lanes: 1, Progress: orbitte.EventDriven}
+	manual := orbitte.Config{Lanes: 1, Progress: orbitte.Manual}
+	const mib = 1 << 20
+	stream, spinning, blocking := "raw epoll loop, one stream", "raw ping-pong, spinning", "raw ping-pong, blocking"
+	return []*cell{
+		{Name: "tcp-read-1m", Against: stream, Unit: "GB/s", Target: 0.6, measured: bulk("staged", staged, orbitte.Read, mib)},
+		{Name: "tcp-write-1m", Against: stream, Unit: "GB/s", Target: 0.6, measured: bulk("staged", staged, orbitte.Write, mib)},
+		{Name: "tcp-read-1m-direct", Against: stream, Unit: "GB/s", Target: 0.85, measured: bulk("direct", direct, orbitte.Read, mib)},
+		{Name: "tcp-write-1m-direct", Against: stream, Unit: "GB/s", Target: 0.85, measured: bulk("direct", direct, orbitte.Write, mib)},
+		{Name: "read-4k-p50-event", Against: blocking, Unit: "µs", Target: 1.5, AtMost: true, measured: latency("event", event, 4096, 0)},
+		{Name: "read-4k-p50-manual", Against: spinning, Unit: "µs", Target: 1.5, AtMost: true, measured: latency("busy/manual", manual, 4096, 1)},
+		{Name: "read-4k-p50-adaptive", Against: spinning, Unit: "µs", Target: 1.6, AtMost: true, measured: latency("staged/adaptive", staged, 4096, 1)},
+	}
+}
