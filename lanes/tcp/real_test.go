@@ -27,7 +27,7 @@ func realKernels(t *testing.T, run func(t *testing.T, open func() reactor.Kernel
 	})
 	t.Run("io_uring", func(t *testing.T) {
 		if err := uring.Probe(); err != nil {
-			t.Skip("no-io_uring: " + err.Error())
+			t.Skip("no-uring: " + err.Error())
 		}
 		run(t, func() reactor.Kernel {
 			k, err := uring.New(uring.Options{})
