@@ -1,10 +1,8 @@
 package field
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"os"
 	"testing"
 	"time"
 
@@ -113,22 +111,6 @@ func (s *source) closeClean() {
 	if left := ask[[]string](s.child, "close", engineOf{s.Engine}); len(left) > 0 {
 		s.t.Errorf("%s: left after Close: %v", s.name, left)
 	}
-}
-
-// neighbours is how many bytes stand on each side of a range that shares its pages with others.
-const neighbours = 100
-
-// neighboured is a slice of n bytes with neighbours on both sides, of which none but the first starts a page.
-func neighboured(n int) []byte {
-	b := make([]byte, n+2*neighbours+os.Getpagesize())
-	for i := range b {
-		b[i] = 0xA5
-	}
-	return b
-}
-
-func untouched(b []byte) bool {
-	return bytes.Count(b, []byte{0xA5}) == len(b)
 }
 
 // eventually looks at something until it holds or d has passed; the last look decides.

@@ -49,6 +49,7 @@ type host struct {
 	engines  []*orbitte.Engine
 	memories []*orbitte.Memory
 	segments []*orbitte.Segment
+	slices   [][]byte // whose middles are memories
 	log      logLines
 	answers  *json.Encoder
 	write    sync.Mutex
@@ -138,6 +139,8 @@ func (h *host) do(o order) (any, error) {
 		return with(o, h.burst)
 	case "fork":
 		return with(o, forkLoop)
+	case "neighbours-intact":
+		return h.neighboursIntact(), nil
 	case "stats":
 		return with(o, h.stats)
 	case "usage":
@@ -199,7 +202,7 @@ func (h *host) place(p place) (placed, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	e := h.engines[p.Engine]
-	m, err := newMemory(p)
+	m, err := h.newMemory(p)
 	if err != nil {
 		return placed{}, err
 	}
@@ -214,14 +217,34 @@ func (h *host) place(p place) (placed, error) {
 	return placed{len(h.memories) - 1, m.Address(), r.ID()}, nil
 }
 
-func newMemory(p place) (*orbitte.Memory, error) {
+func (h *host) newMemory(p place) (*orbitte.Memory, error) {
 	switch {
 	case p.Sparse:
 		return sparse(p.Bytes)
 	case p.Unaligned:
-		return orbitte.Adopt(neighboured(int(p.Bytes))[neighbours : neighbours+int(p.Bytes)])
+		b := make([]byte, p.Bytes+2*neighbours)
+		copy(b, neighbour)
+		copy(b[neighbours+p.Bytes:], neighbour)
+		h.slices = append(h.slices, b)
+		return orbitte.Adopt(b[neighbours : neighbours+p.Bytes])
 	}
 	return orbitte.Allocate(int(p.Bytes))
+}
+
+// neighbours is how many bytes stand on each side of a range that shares its pages with others.
+const neighbours = 100
+
+var neighbour = bytes.Repeat([]byte{0xA5}, neighbours)
+
+func (h *host) neighboursIntact() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, b := range h.slices {
+		if !bytes.HasPrefix(b, neighbour) || !bytes.HasSuffix(b, neighbour) {
+			return false
+		}
+	}
+	return len(h.slices) > 0
 }
 
 // stamp fills b with an epoch, again and again.

@@ -1,0 +1,94 @@
+package field
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/orbitte/orbitte"
+)
+
+// forbiddenRings holds a child to what an engine does where io_uring is forbidden: by default it takes epoll and says
+// why, by order it fails and says why.
+func forbiddenRings(t *testing.T, c *child, why, remedy string) {
+	t.Helper()
+	o := ask[opened](c, "open", settings{Log: true})
+	if o.Kernel != "epoll" {
+		t.Fatalf("the kernel is %s (%s)", o.Kernel, o.Reason)
+	}
+	for _, word := range []string{why, remedy} {
+		if !strings.Contains(o.Reason, word) {
+			t.Errorf("Stats does not say %q: %s", word, o.Reason)
+		}
+	}
+	if !eventually(5*time.Second, func() bool { return contains(ask[[]string](c, "log", nil), "engine open", `"kernel":"epoll"`, why) }) {
+		t.Errorf("the log does not say %q:\n%s", why, strings.Join(ask[[]string](c, "log", nil), "\n"))
+	}
+	_, err := try[opened](c, "open", settings{Kernel: orbitte.IOUring})
+	if !errors.Is(err, orbitte.ErrUnavailable) {
+		t.Errorf("by order: %v", err)
+	} else if !strings.Contains(err.Error(), why) || !strings.Contains(err.Error(), remedy) {
+		t.Errorf("by order, the error does not say %q and %q: %v", why, remedy, err)
+	}
+	placed := ask[placed](c, "place", place{Bytes: pageBytes, Permission: orbitte.RemoteRead, Stamp: true})
+	e := openEngine(t, orbitte.Config{})
+	local := buffer(t, e, pageBytes)
+	if _, err := submit(e, 20*time.Second, orbitte.Request{
+		Operation: orbitte.Read, Segment: openSegment(t, e, o.Endpoint, o.Epoch), Local: local.Address(), Remote: placed.Address, Length: pageBytes,
+	}); err != nil || !stamped(local.Bytes(), o.Epoch) {
+		t.Errorf("over epoll: %v", err)
+	}
+	if left := ask[[]string](c, "close", engineOf{o.Engine}); len(left) > 0 {
+		t.Errorf("left after Close: %v", left)
+	}
+}
+
+// field case F-61
+func TestASeccompFilterThatForbidsRingsIsNamedAndEpollIsUsed(t *testing.T) {
+	for name, errno := range map[string]string{"EPERM": "1", "ENOSYS": "38"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			why, remedy := "a seccomp filter of this process forbids the call", "seccomp profile"
+			if name == "ENOSYS" {
+				why, remedy = "the seccomp filter of this process says so", "permit io_uring_setup in the filter"
+			}
+			forbiddenRings(t, spawn(t, "filtered", seccompVariable+"="+errno), why, remedy)
+		})
+	}
+}
+
+const ringSwitch = "/proc/sys/kernel/io_uring_disabled"
+
+// The switch is the machine's. Its value 1 forbids io_uring to unprivileged processes only, so that tests beside this
+// one, which run as root, do not notice; the child is nobody.
+//
+// field case F-61
+func TestASysctlThatForbidsRingsIsNamedAndEpollIsUsed(t *testing.T) {
+	t.Parallel()
+	before, err := os.ReadFile(ringSwitch)
+	if errors.Is(err, os.ErrNotExist) {
+		t.Skip("no-sysctl: " + ringSwitch + " came with Linux 6.6")
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("no-root: " + ringSwitch + " is to be set, and restored")
+	}
+	if strings.TrimSpace(string(before)) == "0" {
+		t.Cleanup(func() {
+			if err := os.WriteFile(ringSwitch, before, 0); err != nil {
+				t.Errorf("%s is not restored: %v", ringSwitch, err)
+			}
+		})
+		if err := os.WriteFile(ringSwitch, []byte("1\n"), 0); errors.Is(err, unix.EROFS) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {
+			t.Skip("no-sysctl: " + err.Error())
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	nobody := &syscall.Credential{Uid: 65534, Gid: 65534}
+	forbiddenRings(t, spawnAs(t, "nobody", nobody), "the sysctl kernel.io_uring_disabled is", "set it to 0")
+}
