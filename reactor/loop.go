@@ -216,13 +216,10 @@ func (l *Loop) poll(until Instant) (blocking bool, n int) {
 	return blocking, n
 }
 
-// fallAsleep raises the flag and then looks once more for work. Post pushes and then looks at the
-// flag, so one of the two always sees the other. The same holds for Stop and Run; in manual mode a
+// fallAsleep raises the flag and only then looks for work. Post pushes and then looks at the flag, so
+// one of the two always sees the other. The same holds for Stop and Run; in manual mode a
 // stopped loop may wait again, since its user may have to drain it.
 func (l *Loop) fallAsleep() bool {
-	if l.mail.pending() {
-		return false
-	}
 	l.asleep.Store(true)
 	if l.mail.pending() || l.options.Mode != Manual && l.stopped.Load() {
 		l.asleep.Store(false)

@@ -336,6 +336,10 @@ func TestStopBeforeRunAndStatsWhileRunning(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
+	// Stop comes between Run's look at the flag and its turn: the turn must not sleep.
+	if l.Turn(Forever); k.waits.Load() != 0 {
+		t.Fatal("a stopped loop went to sleep")
+	}
 	k = newFakeKernel()
 	l = NewLoop(k, Options{Name: "busy", Mode: Busy})
 	go func() { done <- l.Run() }()

@@ -34,14 +34,15 @@ func TestRunBindsItsThreadToTheChosenCPU(t *testing.T) {
 }
 
 func TestImpossibleAffinityIsATypedError(t *testing.T) {
-	for _, cpu := range []int{-1, 1023, 1 << 20} {
-		l := NewLoop(newFakeKernel(), Options{Name: "lane 3", CPUs: []int{cpu}})
+	for _, cpus := range [][]int{{-1}, {1023}, {1 << 20}, {0, 1 << 20}} {
+		l := NewLoop(newFakeKernel(), Options{Name: "lane 3", CPUs: cpus})
+		l.Stop() // a loop that could be bound returns at once
 		ran := make(chan error)
 		go func() { ran <- l.Run() }()
 		err := <-ran
 		var affinity *AffinityError
 		if !errors.As(err, &affinity) || !errors.Is(err, unix.EINVAL) || !strings.Contains(err.Error(), "lane 3") {
-			t.Fatalf("CPU %d: %v", cpu, err)
+			t.Fatalf("CPUs %v: %v", cpus, err)
 		}
 	}
 }

@@ -174,6 +174,36 @@ func TestKeepaliveFindsASilentPeerAndSparesAPausedOne(t *testing.T) {
 	}
 }
 
+// Each silence counts for itself: a timer of the first one must not end the second one early.
+func TestKeepaliveStartsAnewAfterALifeSign(t *testing.T) {
+	o := reactor.SocketOptions{KeepaliveIdle: 10 * time.Second, KeepaliveInterval: 2 * time.Second, KeepaliveCount: 3}
+	p := newPlain(t, simkernel.WorldOptions{})
+	p.connect(o)
+	link := p.w.Link(hostA, hostB)
+	link.BlackHole(true)
+	p.w.Advance(5 * time.Second)
+	link.BlackHole(false)
+	p.w.Advance(9 * time.Second)
+	link.BlackHole(true)
+	start := p.w.Now()
+	p.wants("silence", p.do(p.kc, reactor.Receive, p.clientD, make([]byte, 4)), 0, syscall.ETIMEDOUT)
+	if d := time.Duration(p.w.Now() - start); d < 16*time.Second || d > 17*time.Second {
+		t.Fatalf("found after %v", d)
+	}
+}
+
+// Linux reports EPIPE, and no reset, to who saw the end of the stream before the reset.
+func TestResetAfterTheEndIsABrokenPipe(t *testing.T) {
+	p := newPlain(t, simkernel.WorldOptions{})
+	p.connect(reactor.SocketOptions{})
+	_ = p.kc.Close(p.clientD)
+	p.wants("end", p.do(p.ks, reactor.Receive, p.serverD, make([]byte, 1)), 0, nil)
+	p.wants("unnoticed", p.do(p.ks, reactor.Send, p.serverD, []byte("x")), 1, nil)
+	p.w.Advance(time.Second)
+	p.wants("still the end", p.do(p.ks, reactor.Receive, p.serverD, make([]byte, 1)), 0, nil)
+	p.wants("broken", p.do(p.ks, reactor.Send, p.serverD, []byte("x")), 0, syscall.EPIPE)
+}
+
 func TestLostBytesArriveWhenTheLinkIsBack(t *testing.T) {
 	p := newPlain(t, simkernel.WorldOptions{})
 	p.connect(reactor.SocketOptions{})

@@ -255,6 +255,59 @@ func (h *countingHandler) Complete(ev reactor.Event) {
 	}
 }
 
+// What becomes ready in a round after its kernel went to wait keeps the clock where it is.
+func TestWorkOfTheSameRoundIsNotSleptOver(t *testing.T) {
+	for seed := range uint64(10) {
+		w := simkernel.NewWorld(seed, simkernel.WorldOptions{})
+		p := w.Process("p", hostA)
+		e := newEcho(t, p)
+		d, signal, err := p.Signal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var watch countingHandler
+		e.loop.Submit(reactor.Operation{Kind: reactor.Watch, Descriptor: d}, &watch)
+		w.Add(e.step)
+		rounds, start := 0, w.Now()
+		w.Add(func() bool {
+			if rounds++; rounds == 3 {
+				signal()
+			}
+			return rounds < 3 // the signal itself is not reported as work
+		})
+		if err := w.RunUntil(func() bool { return watch.count == 1 }, w.Now().After(time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if late := time.Duration(w.Now() - start); late > time.Millisecond {
+			t.Fatalf("seed %d: the signal was seen %v late", seed, late)
+		}
+		p.Unsignal(d)
+		e.loop.Submit(reactor.Operation{Kind: reactor.Watch, Descriptor: d}, &watch)
+		if w.Step(); watch.count != 1 {
+			t.Fatal("a signal that was taken is seen again")
+		}
+	}
+}
+
+func TestStepsRunInChangingOrder(t *testing.T) {
+	w := simkernel.NewWorld(1, simkernel.WorldOptions{})
+	var order []byte
+	w.Add(func() bool { order = append(order, 'a'); return true })
+	w.Add(func() bool { order = append(order, 'b'); return true })
+	first := map[byte]int{}
+	for range 50 {
+		order = order[:0]
+		w.Step()
+		if len(order) != 2 || order[0] == order[1] {
+			t.Fatalf("a round ran %q", order)
+		}
+		first[order[0]]++
+	}
+	if first['a'] < 10 || first['b'] < 10 {
+		t.Fatalf("who came first: %v", first)
+	}
+}
+
 func TestRunUntilSaysWhyItIsStuck(t *testing.T) {
 	w := simkernel.NewWorld(77, simkernel.WorldOptions{})
 	never := func() bool { return false }
