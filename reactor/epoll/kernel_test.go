@@ -434,3 +434,48 @@ func TestPollWithPassedDeadlineDoesNotBlock(t *testing.T) {
 		t.Errorf("%d blocking waits", w)
 	}
 }
+
+func TestRefusedOperationsCompleteWithTheReason(t *testing.T) {
+	r := newRig(t)
+	client, server := r.pair()
+	first := r.receive(server, make([]byte, 8))
+	r.want(r.receive(server, make([]byte, 8)), 0, unix.EBUSY)
+	r.want(r.receive(client, nil), 0, unix.EINVAL)
+	r.want(r.send(client, nil), 0, unix.EINVAL)
+	r.want(r.start(reactor.Operation{Kind: 99, Descriptor: client}), 0, unix.EINVAL)
+	r.want(r.receive(reactor.NoDescriptor, make([]byte, 8)), 0, unix.EBADF)
+	r.want(r.receive(1<<30, make([]byte, 8)), 0, unix.EBADF)
+	r.want(r.send(client, []byte("x")), 1, nil)
+	r.want(first, 1, nil)
+	r.end(client, server)
+}
+
+// Somebody closes a registered descriptor while a duplicate keeps its open file in the set: the events that
+// still come belong to an earlier life of the number.
+func TestEventsOfAnEarlierLifeAreIgnored(t *testing.T) {
+	r := newRig(t)
+	client, server := r.pair()
+	got := r.receive(server, make([]byte, 8))
+	r.none()
+	r.Cancel(got)
+	r.want(got, 0, unix.ECANCELED)
+	duplicate, err := unix.Dup(int(server))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(duplicate)
+	_ = unix.Close(int(server)) // not through the kernel
+	again, err := r.Open(netip.MustParseAddrPort("127.0.0.1:9"), reactor.SocketOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again != server {
+		t.Skipf("the number %d did not come back", server)
+	}
+	r.want(r.send(client, []byte("x")), 1, nil)
+	r.none()
+	if n := r.Counters().Unwatched; n != 1 {
+		t.Errorf("%d events of an earlier life, want 1", n)
+	}
+	r.end(client, again)
+}

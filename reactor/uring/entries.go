@@ -121,7 +121,7 @@ func (k *Kernel) result(slot int32, r *socket.Record, event *CompletionEvent, c 
 		k.load += c.N / bytesPerLoad
 		k.endpoints.At(r.Descriptor).Learn(socket.SeatOf(r.Kind), c.N, socket.Asked(&r.Operation), k.left(r, event))
 		return true
-	case r.Cancelled && (polled || e == unix.ECANCELED || e == unix.EAGAIN || e == unix.EINTR):
+	case r.Cancelled && (e == unix.ECANCELED || e == unix.EAGAIN || e == unix.EINTR):
 		c.Err = unix.ECANCELED
 		return true
 	case e == 0 && r.Kind == reactor.Watch:

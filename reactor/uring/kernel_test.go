@@ -3,6 +3,7 @@ package uring
 import (
 	"bytes"
 	"os"
+	"os/signal"
 	"runtime"
 	"slices"
 	"strconv"
@@ -300,4 +301,94 @@ func TestWakeWithoutMultishot(t *testing.T) {
 			t.Fatal("the wake-up was lost")
 		}
 	}
+	if w := r.Counters().Waits; w > 12 {
+		t.Errorf("5 wake-ups cost %d waits", w)
+	}
+}
+
+func TestRefusedOperationsCompleteWithTheReason(t *testing.T) {
+	r := newRig(t, Options{})
+	client, server := r.pair()
+	first := r.receive(server, make([]byte, 8))
+	r.want(r.receive(server, make([]byte, 8)), 0, unix.EBUSY)
+	r.want(r.receive(client, nil), 0, unix.EINVAL)
+	r.want(r.send(client, nil), 0, unix.EINVAL)
+	r.want(r.start(reactor.Operation{Kind: 99, Descriptor: client}), 0, unix.EINVAL)
+	r.want(r.receive(reactor.NoDescriptor, make([]byte, 8)), 0, unix.EBADF)
+	r.want(r.receive(1<<30, make([]byte, 8)), 0, unix.EBADF)
+	r.want(r.send(client, []byte("x")), 1, nil)
+	r.want(first, 1, nil)
+	r.end(client, server)
+}
+
+// field case F-38: the ring, too, sends to a closed peer without a signal.
+func TestRingRaisesNoSignal(t *testing.T) {
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, unix.SIGPIPE, unix.SIGWINCH)
+	defer signal.Stop(signals)
+	r := newRig(t, Options{})
+	for _, second := range []string{"", "two"} {
+		client, server := r.pair()
+		if err := unix.Shutdown(int(client), unix.SHUT_WR); err != nil {
+			t.Fatal(err)
+		}
+		r.endpoints.At(client).Blocked[1] = true // so that the send goes through the ring
+		r.want(r.start(reactor.Operation{Kind: reactor.Send, Descriptor: client,
+			Buffers: [2][]byte{[]byte("one"), []byte(second)}}), 0, unix.EPIPE)
+		r.end(client, server)
+	}
+	if err := unix.Kill(unix.Getpid(), unix.SIGWINCH); err != nil {
+		t.Fatal(err)
+	}
+	if s := <-signals; s != unix.SIGWINCH { // of a higher number: an earlier SIGPIPE would come first
+		t.Error("got", s)
+	}
+}
+
+// A stream that can be served at once, again and again, does not keep the ring from finishing another's Receive.
+func TestBusyStreamDoesNotKeepTheRingWaiting(t *testing.T) {
+	r := newRig(t, Options{})
+	feeder, busy := r.pair()
+	talker, quiet := r.pair()
+	waiting := r.receive(quiet, make([]byte, 8))
+	r.none()
+	r.want(r.send(feeder, make([]byte, 4096)), 4096, nil)
+	if _, err := unix.Write(int(talker), []byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	one := make([]byte, 1)
+	var out [1]reactor.Completion
+	for range 100 {
+		r.receive(busy, one)
+		if r.Poll(out[:], r.Now().After(time.Second)) == 0 {
+			t.Fatal("nothing within 1 s")
+		}
+		if out[0].Ticket == waiting {
+			r.next() // the byte
+			r.end(feeder, busy, talker, quiet)
+			return
+		}
+	}
+	t.Error("the other Receive did not end in 100 polls")
+}
+
+// A lone Receive is tried a few times while the lane spins, then the ring has it, and looks cost nothing.
+func TestSpinningTriesAFewTimesBeforeItUsesTheRing(t *testing.T) {
+	r := newRig(t, Options{})
+	client, server := r.pair()
+	var out [1]reactor.Completion
+	for range 3 {
+		r.Poll(out[:], 0)
+	}
+	before := r.Counters().Crossings
+	got := r.receive(server, make([]byte, 8))
+	for range 1000 {
+		r.Poll(out[:], 0)
+	}
+	if n := r.Counters().Crossings - before; n < 3 || n > passesBeforeRing+2 {
+		t.Errorf("%d system calls in 1000 looks", n)
+	}
+	r.want(r.send(client, []byte("x")), 1, nil)
+	r.want(got, 1, nil)
+	r.end(client, server)
 }

@@ -42,15 +42,20 @@ func (k *Kernel) Poll(out []reactor.Completion, until reactor.Instant) int {
 		}
 		return n
 	}
+	if left == 0 {
+		woken := k.wait(0)
+		n = k.reap(out)
+		k.idle = n == 0 && !woken
+		return n
+	}
 	for {
 		if k.operations.Queued() > 0 {
 			left = 0
 		}
 		woken := k.wait(left)
 		left = k.remaining(until)
-		n = k.pass(out, left == 0)
+		n = k.pass(out, false)
 		if n > 0 || woken || left == 0 {
-			k.idle = n == 0 && !woken
 			return n
 		}
 	}
