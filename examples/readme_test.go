@@ -1,0 +1,107 @@
+package examples
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/orbitte/orbitte"
+)
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// The README's program is the one that go test runs.
+func TestTheReadmeShowsTheExampleAsItIs(t *testing.T) {
+	readme := read(t, "../README.md")
+	example := regexp.MustCompile(`(?ms)^func Example\(\) \{.*?^\}\n`).FindString(read(t, "../example_test.go"))
+	_, block, _ := strings.Cut(readme, "```go\n")
+	block, _, _ = strings.Cut(block, "```")
+	if example == "" || block != example {
+		t.Errorf("the README shows\n%s\nthe example is\n%s", block, example)
+	}
+	code := 0
+	for line := range strings.Lines(example) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "//") {
+			code++
+		}
+	}
+	if code -= 2; code > 30 { // without the function's own two lines
+		t.Errorf("a transfer takes %d lines of code, at most 30", code)
+	}
+}
+
+// Names in the README exist, and every limit and class of error stands there.
+func TestTheReadmeNamesEveryLimitAndEveryClassOfError(t *testing.T) {
+	readme := read(t, "../README.md")
+	limits := reflect.TypeFor[orbitte.Limits]()
+	for i := range limits.NumField() {
+		if name := limits.Field(i).Name; !strings.Contains(readme, "`"+name+"`") {
+			t.Errorf("Limits.%s is missing", name)
+		}
+	}
+	tree, err := parser.ParseFile(token.NewFileSet(), "../errors.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	classes := map[string]bool{}
+	for _, d := range tree.Decls {
+		general, ok := d.(*ast.GenDecl)
+		if !ok || general.Tok != token.VAR {
+			continue
+		}
+		for _, s := range general.Specs {
+			for _, name := range s.(*ast.ValueSpec).Names {
+				if name.IsExported() && strings.HasPrefix(name.Name, "Err") {
+					classes[name.Name] = true
+				}
+			}
+		}
+	}
+	for name := range classes {
+		if !strings.Contains(readme, "`"+name+"`") {
+			t.Errorf("%s is missing", name)
+		}
+	}
+	for _, match := range regexp.MustCompile("`(Err[A-Z][A-Za-z]*)`").FindAllStringSubmatch(readme, -1) {
+		if !classes[match[1]] {
+			t.Errorf("%s is no class of error", match[1])
+		}
+	}
+}
+
+// Folders and make targets that the README sends its reader to exist.
+func TestTheReadmeLeadsSomewhere(t *testing.T) {
+	readme, makefile := read(t, "../README.md"), read(t, "../Makefile")
+	for _, match := range regexp.MustCompile("\\./([a-z_/]+)").FindAllStringSubmatch(readme, -1) {
+		if _, err := os.Stat(filepath.Join("..", match[1])); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, match := range regexp.MustCompile("`((?:reactor|lanes|test|netproto|examples|cmd|segments|budgets)(?:/[a-z_/]+(?:\\.go)?)?)`").FindAllStringSubmatch(readme, -1) {
+		if _, err := os.Stat(filepath.Join("..", match[1])); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, match := range regexp.MustCompile(`make ([a-z]+)`).FindAllStringSubmatch(readme, -1) {
+		switch match[1] {
+		case "and", "shows": // words of a sentence
+		default:
+			if !strings.Contains(makefile, "\n"+match[1]+":") {
+				t.Errorf("make %s is no target", match[1])
+			}
+		}
+	}
+}
