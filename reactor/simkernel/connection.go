@@ -111,6 +111,8 @@ func (c *Connection) synArrives(attempt int) {
 	}
 	listener := c.peer.listener(c.server)
 	switch {
+	case c.reset: // a fault broke it on the way
+		w.schedule(event{at: c.arrival(ToClient), kind: eventFailed, connection: c, errno: syscall.ECONNRESET})
 	case c.dark(ToServer) || c.dark(ToClient) || listener != nil && listener.refuses():
 		c.retrySyn(attempt)
 	case listener == nil:
@@ -192,12 +194,12 @@ func (c *Connection) segmentArrives(d Direction, n int) {
 		return
 	}
 	switch receiver := c.ends[1-d]; {
-	case receiver == nil:
+	case receiver == nil || receiver.broken: // nobody takes it; the writer is told once
 		if !p.refused {
 			p.refused = true
 			c.sendReset(1 - d)
 		}
-	case !receiver.broken: // what comes after a reset is dropped
+	default:
 		p.arrived += uint64(n)
 		receiver.readable()
 	}

@@ -165,6 +165,7 @@ func (c *Connection) darkened(d Direction, on bool) {
 	if c.dark(d) {
 		return
 	}
+	c.probeHalfOpen(d)
 	p := &c.pipes[d]
 	n, finish := p.held, p.heldFinish
 	p.held, p.heldFinish = 0, false
@@ -173,6 +174,18 @@ func (c *Connection) darkened(d Direction, on bool) {
 	}
 	if finish {
 		c.world.schedule(event{at: c.arrival(d), kind: eventFinish, connection: c, direction: d})
+	}
+}
+
+// probeHalfOpen follows the end of a silence in direction d. When the end that writes d has gone
+// without its peer being told, the peer's next keepalive probe is answered with a reset.
+func (c *Connection) probeHalfOpen(d Direction) {
+	writer, peer, p := c.ends[d], c.ends[1-d], &c.pipes[d]
+	if peer == nil || peer.broken || peer.options.KeepaliveIdle <= 0 || p.finished || p.heldFinish {
+		return
+	}
+	if writer == nil || writer.broken {
+		c.world.schedule(event{at: c.world.Now().After(peer.options.KeepaliveIdle), kind: eventReset, connection: c, direction: d})
 	}
 }
 

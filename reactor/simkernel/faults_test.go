@@ -350,6 +350,50 @@ func TestKilledProcessResetsItsPeersAndFreesItsPort(t *testing.T) {
 	p.connect(reactor.SocketOptions{})
 }
 
+func TestFaultsAtTheFirstPacket(t *testing.T) {
+	p := newPlain(t, simkernel.WorldOptions{})
+	p.w.OnConnect(func(c *simkernel.Connection) { c.Reset() })
+	p.wants("reset on the way", p.do(p.kc, reactor.Connect, p.open(reactor.SocketOptions{}), nil), 0, syscall.ECONNRESET)
+	accept := p.submit(p.ks, reactor.Operation{Kind: reactor.Accept, Descriptor: p.listener})
+	p.w.Advance(time.Minute)
+	if n := p.ks.Poll(make([]reactor.Completion, 1), reactor.Past); n != 0 {
+		t.Fatal("the server saw a connection that was reset on its way")
+	}
+	p.w.OnConnect(func(*simkernel.Connection) { p.client.Kill() })
+	p.submit(p.kc, reactor.Operation{Kind: reactor.Watch, Descriptor: p.open(reactor.SocketOptions{})})
+	p.submit(p.kc, reactor.Operation{Kind: reactor.Connect, Descriptor: p.open(reactor.SocketOptions{}), Address: p.bound})
+	if n := p.kc.Poll(make([]reactor.Completion, 4), p.w.Now().After(time.Minute)); n != 0 || p.client.Descriptors() != 0 {
+		t.Fatalf("%d completions of a killed process, %d descriptors", n, p.client.Descriptors())
+	}
+	if len(p.w.Connections()) != 0 {
+		t.Fatal("a killed process left a connection")
+	}
+	p.ks.Cancel(accept)
+	p.wants("accept", p.await(accept), 0, syscall.ECANCELED)
+}
+
+// A process dies behind a silent link: its peer is told by the first thing it sends after the link is
+// back, or by keepalive when it sends nothing.
+func TestHalfOpenConnectionIsFoundWhenTheLinkIsBack(t *testing.T) {
+	for _, sends := range []bool{true, false} {
+		p := newPlain(t, simkernel.WorldOptions{})
+		p.connect(reactor.SocketOptions{KeepaliveIdle: 20 * time.Second, KeepaliveInterval: time.Second, KeepaliveCount: 9})
+		link := p.w.Link(hostA, hostB)
+		link.BlackHole(true)
+		p.server.Kill()
+		p.w.Advance(time.Second)
+		link.BlackHole(false)
+		start := p.w.Now()
+		if sends {
+			p.wants("send", p.do(p.kc, reactor.Send, p.clientD, []byte("hello")), 5, nil)
+		}
+		p.wants("receive", p.do(p.kc, reactor.Receive, p.clientD, make([]byte, 1)), 0, syscall.ECONNRESET)
+		if d := time.Duration(p.w.Now() - start); sends != (d < time.Second) || d > 21*time.Second {
+			t.Fatalf("sends %v: found after %v", sends, d)
+		}
+	}
+}
+
 func TestCancelRacesWithTheEndEitherWay(t *testing.T) {
 	outcomes := map[error]int{}
 	p := newPlain(t, simkernel.WorldOptions{})

@@ -199,6 +199,9 @@ func (k *Kernel) perform(out []reactor.Completion) int {
 		k.counters.Crossings++
 		tries++
 		c, done := o.try()
+		if k.dead {
+			return 0 // a fault killed the process meanwhile
+		}
 		if !done {
 			continue
 		}
