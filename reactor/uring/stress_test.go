@@ -157,6 +157,9 @@ func TestRandomTrafficArrivesOnceAndInOrder(t *testing.T) {
 	kernels := append(benchmarked[:len(benchmarked):len(benchmarked)], benchmarked[0])
 	kernels[2].name = "io_uring tiny"
 	kernels[2].open = func() (reactor.Kernel, error) { return uring.New(uring.Options{Entries: 1, Completions: 1}) }
+	kernels = append(kernels, kernels[0])
+	kernels[3].name = "io_uring wandering"
+	kernels[3].open = func() (reactor.Kernel, error) { return wander(t) }
 	for i, kernel := range kernels {
 		t.Run(kernel.name, func(t *testing.T) {
 			runtime.LockOSThread()
@@ -172,6 +175,44 @@ func TestRandomTrafficArrivesOnceAndInOrder(t *testing.T) {
 			c.run()
 		})
 	}
+}
+
+// wandering is a kernel for any thread whose Submit and Poll run on three threads in turn.
+type wandering struct {
+	reactor.Kernel
+	threads [3]chan func()
+	turn    int
+}
+
+func wander(t *testing.T) (reactor.Kernel, error) {
+	k, err := uring.New(uring.Options{AnyThread: true})
+	w := &wandering{Kernel: k}
+	for i := range w.threads {
+		work := make(chan func())
+		w.threads[i] = work
+		t.Cleanup(func() { close(work) })
+		go func() {
+			runtime.LockOSThread()
+			for f := range work {
+				f()
+			}
+		}()
+	}
+	return w, err
+}
+
+func (w *wandering) on(f func()) {
+	w.turn++
+	done := make(chan struct{})
+	w.threads[w.turn%len(w.threads)] <- func() { f(); close(done) }
+	<-done
+}
+
+func (w *wandering) Submit(op *reactor.Operation) { w.on(func() { w.Kernel.Submit(op) }) }
+
+func (w *wandering) Poll(out []reactor.Completion, until reactor.Instant) (n int) {
+	w.on(func() { n = w.Kernel.Poll(out, until) })
+	return n
 }
 
 func (c *chaos) run() {
