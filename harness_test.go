@@ -25,7 +25,13 @@ import (
 var children = map[string]func() error{}
 
 // deliberate counts memory objects that tests left on purpose: retained things have no end.
-var deliberate atomic.Int64
+var deliberate, deliberateBytes atomic.Int64
+
+// objects counts the memory objects that nobody left on purpose.
+func objects() (count, bytes int64) {
+	count, bytes = segments.Mappings()
+	return count - deliberate.Load(), bytes - deliberateBytes.Load()
+}
 
 // TestMain fails the run when a test leaves a goroutine, a descriptor or a memory object behind.
 func TestMain(m *testing.M) {
@@ -61,7 +67,7 @@ func leftovers(before []string) (complaints []string) {
 	if after := descriptors(); len(after) > len(before) {
 		complaints = append(complaints, fmt.Sprintf("descriptors %v, at first %v", after, before))
 	}
-	if count, bytes := segments.Mappings(); count != deliberate.Load() {
+	if count, bytes := objects(); count != 0 {
 		complaints = append(complaints, fmt.Sprintf("%d memory objects of %d bytes: %v", count, bytes, segments.Residents()))
 	}
 	return complaints
@@ -101,7 +107,7 @@ func leavesNothing(t testing.TB) {
 	}
 	current := goleak.IgnoreCurrent()
 	open, mapped := descriptors(), rings()
-	count, bytes := segments.Mappings()
+	count, bytes := objects()
 	t.Cleanup(func() {
 		watched.Delete(t)
 		if err := goleak.Find(current); err != nil {
@@ -113,7 +119,7 @@ func leavesNothing(t testing.TB) {
 		if after := rings(); after > mapped {
 			t.Errorf("%d io_uring mappings, before the test %d", after, mapped)
 		}
-		if c, b := segments.Mappings(); c != count || b != bytes {
+		if c, b := objects(); c != count || b != bytes {
 			t.Errorf("memory objects: %d of %d bytes, before the test %d of %d: %v", c, b, count, bytes, segments.Residents())
 		}
 	})
