@@ -6,7 +6,6 @@ import (
 	"github.com/orbitte/orbitte/budgets"
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/lanes/local"
-	"github.com/orbitte/orbitte/lanes/tcp"
 	"github.com/orbitte/orbitte/reactor"
 )
 
@@ -28,7 +27,7 @@ type group struct {
 	place     place
 	kept      bool // true exactly when whoever is told of the end gives the place back
 	bytes     budgets.Charge
-	transfer  tcp.Transfer
+	pair      transferPair
 	copy      local.Transfer
 	start     reactor.Letter
 	cancelled atomic.Bool
@@ -50,7 +49,7 @@ const (
 
 func newGroup(e *Engine) *group {
 	g := &group{engine: e, done: make(chan struct{}, 1)}
-	g.transfer.Done = func(t *tcp.Transfer) { g.taskEnded(t.Outcome) }
+	g.pair.init(g)
 	g.copy.Done = func(t *local.Transfer) { g.taskEnded(t.Outcome) }
 	g.told = func() { g.done <- struct{}{} }
 	return g
@@ -77,6 +76,7 @@ func (g *group) admit(requests []Request) error {
 	g.cancelled.Store(false)
 	g.waiting.Store(waitingOn)
 	g.where.Store(nil)
+	g.pair.reset()
 	return nil
 }
 
@@ -158,11 +158,7 @@ func (g *group) Receive(*reactor.Letter, reactor.Instant) {
 		c.Start(g.where.Load().lane)
 		return
 	}
-	x := &g.transfer
-	x.Direction, x.Local, x.LocalOffset = t.direction, t.local, t.localOffset
-	x.Region, x.Offset, x.Length = t.region, t.offset, t.size
-	x.Epoch, x.Deadline = t.segment.epoch, g.deadline
-	x.Start(t.segment.peer.channel)
+	g.pair.start(t, g.deadline)
 }
 
 // taskEnded copies the outcome out, gives the task's loans back and goes on.
@@ -174,8 +170,9 @@ func (g *group) taskEnded(o lanes.Outcome) {
 	}
 	if o.Err != nil {
 		t.state.Store(uint32(TaskFailed))
-		g.skipRest()
-		g.finish()
+		if g.pair.drop() {
+			g.fail()
+		}
 		return
 	}
 	t.state.Store(uint32(TaskSucceeded))
@@ -183,7 +180,15 @@ func (g *group) taskEnded(o lanes.Outcome) {
 		g.finish()
 		return
 	}
-	g.forward()
+	if !g.pair.proceed() {
+		g.forward()
+	}
+}
+
+// fail ends the group after its failed task, once nothing follows it any more.
+func (g *group) fail() {
+	g.skipRest()
+	g.finish()
 }
 
 // forward goes on with the next task: at once when the same lane's TCP plane carries it, by letter
@@ -202,7 +207,9 @@ func (g *group) forward() {
 
 func (g *group) skipRest() {
 	for i := g.next + 1; i < len(g.tasks); i++ {
-		g.tasks[i].release()
+		if g.tasks[i].outcome.Drained {
+			g.tasks[i].release()
+		}
 		g.tasks[i].state.Store(uint32(TaskSkipped))
 	}
 }
@@ -247,7 +254,7 @@ type groupCancel struct {
 // has seen the flag, which was raised before.
 func (c *groupCancel) Receive(*reactor.Letter, reactor.Instant) {
 	if c.group.where.Load() == c.owner {
-		c.group.transfer.Cancel()
+		c.group.pair.at().Cancel()
 		c.group.copy.Cancel()
 	}
 }

@@ -209,13 +209,19 @@ func (c *Channel) Lost(loss Loss) {
 	c.afterLoss()
 }
 
-// end fails the active exchange with what the stream's end left behind.
+// end fails the active exchange with what the stream's end left behind, and before it the follower, of
+// which nothing but the request was posted.
 func (c *Channel) end(fault *lanes.Fault, loss Loss) {
 	x := c.active
 	if x == nil {
 		return
 	}
-	c.active = nil
+	follower := c.follower
+	c.active, c.follower = nil, nil
+	if follower != nil {
+		own := *fault
+		c.fail(follower, Failure{Fault: &own, Begun: true, Retained: loss.Retained})
+	}
 	c.fail(x, Failure{Fault: fault, Begun: true, Sent: loss.Sent, Received: loss.Received, Retained: loss.Retained})
 }
 

@@ -41,6 +41,8 @@ type Transfer struct {
 	// Outcome is set before Done is called, on the lane.
 	Outcome lanes.Outcome
 	Done    func(*Transfer)
+	// Free, if not nil, is called when the transfer has nothing more to send: another one may Follow.
+	Free func()
 
 	channel  *control.Channel
 	exchange control.Exchange
@@ -52,22 +54,63 @@ type Transfer struct {
 	copied   int  // bytes between local range and staging, while the range is leased for it
 	staged   bool // WRITE: true exactly when the payload is in staging
 	ready    bool // WRITE: true exactly when the source waits for the payload and it is not staged yet
+	prepared bool // true exactly when lease or staging was taken before Begin
+	held     bool // true exactly while a transfer before this one has not ended: no commit
+	complete bool // READ: true exactly when the payload is here and only held keeps it from its commit
 }
 
 // Start queues the transfer on its channel, on the channel's lane. Done follows.
 func (t *Transfer) Start(c *control.Channel) {
+	t.reset(c)
+	c.Run(&t.exchange, t, t.Deadline)
+}
+
+// Follow posts the transfer's request behind another transfer of the same owner, from that one's Free on.
+// It changes nothing, here or there, before Release. False when that is not to be had; then nothing was
+// done, and Start will do. Otherwise Done follows; it comes before the other one's only if the stream was
+// lost or Cancel was called.
+func (t *Transfer) Follow(c *control.Channel) bool {
+	t.reset(c)
+	if t.prepare() != nil {
+		return false
+	}
+	t.prepared, t.held = true, true
+	if c.Follow(&t.exchange, t, t.Deadline) {
+		return true
+	}
+	t.giveBack()
+	return false
+}
+
+// Release tells a transfer that follows that the one before it has succeeded.
+func (t *Transfer) Release() {
+	t.held = false
+	if t.complete {
+		t.complete = false
+		t.commit()
+	}
+}
+
+// Sendless is true exactly when the transfer is on its stream and has nothing more to send.
+func (t *Transfer) Sendless() bool {
+	if t.Direction == lanes.Read {
+		return t.read.stage == stageReply || t.read.stage == stagePayload
+	}
+	return t.write.stage == stageReceipt
+}
+
+func (t *Transfer) reset(c *control.Channel) {
 	t.channel = c
 	m := machine{expected: t.Epoch, length: t.Length}
 	t.read, t.write = readMachine{machine: m}, writeMachine{machine: m}
-	t.staged, t.ready = false, false
-	c.Run(&t.exchange, t, t.Deadline)
+	t.staged, t.ready, t.prepared, t.held, t.complete = false, false, false, false, false
 }
 
 // Cancel ends the transfer early (SPEC G-8); Done follows, possibly at once. A commit under way goes on: it
 // is bounded, and would otherwise leave the range half changed (SPEC T-1).
 func (t *Transfer) Cancel() {
 	if t.read.stage == stageCommit {
-		if t.lease.Held() {
+		if t.lease.Held() && !t.complete {
 			return
 		}
 		t.abandonCommit(lanes.Cancelled, segments.ErrConflict)
@@ -83,23 +126,31 @@ func (t *Transfer) direct() bool { return t.lane().Policy.Direct }
 // Begin sends the request (control.Work).
 func (t *Transfer) Begin(c *control.Channel) {
 	operation := netproto.OperationTCPRead
-	access := segments.Exclusive
 	if t.Direction == lanes.Write {
-		operation, access = netproto.OperationTCPWrite, segments.Shared
+		operation = netproto.OperationTCPWrite
 	}
-	if fault := t.prepare(access); fault != nil {
-		c.Finish() // nothing was posted: the stream is clean
-		t.end(lanes.Outcome{Err: fault, Drained: true})
-		return
+	if !t.prepared {
+		if fault := t.prepare(); fault != nil {
+			c.Finish() // nothing was posted: the stream is clean
+			t.end(lanes.Outcome{Err: fault, Drained: true})
+			return
+		}
 	}
 	c.Send(netproto.AppendRequest(c.Out()[:0], netproto.Request{
 		Operation: operation, Epoch: t.Epoch, Region: t.Region, Offset: t.Offset, Length: t.Length,
 	}), nil)
+	if t.held && t.Direction == lanes.Write {
+		t.stage() // while the one before is under way
+	}
 }
 
 // prepare leases the range itself (direct) or takes an owned buffer (SPEC T-1, T-2).
-func (t *Transfer) prepare(access segments.Access) *lanes.Fault {
+func (t *Transfer) prepare() *lanes.Fault {
 	if t.direct() {
+		access := segments.Exclusive
+		if t.Direction == lanes.Write {
+			access = segments.Shared
+		}
 		lease, err := t.Local.Lease(t.LocalOffset, t.Length, access)
 		if err != nil {
 			return &lanes.Fault{Cause: lanes.Conflicted, Stage: "lease", Err: err}
@@ -129,12 +180,21 @@ func (t *Transfer) Sent(int) {
 	if t.Direction == lanes.Read {
 		t.read.sent()
 		t.channel.Receive(in, t.payload(), netproto.ReplySize)
+		t.free()
 		return
 	}
 	t.write.sent()
 	t.channel.Receive(in, nil, netproto.ReplySize)
 	if t.write.stage == stageReady {
 		t.sendPayload() // stages it, while the request travels
+		return
+	}
+	t.free()
+}
+
+func (t *Transfer) free() {
+	if t.Free != nil {
+		t.Free()
 	}
 }
 
@@ -240,6 +300,10 @@ func (t *Transfer) received(n int) {
 
 // commit puts the complete payload into the local range, slice by slice under one lease (SPEC T-1).
 func (t *Transfer) commit() {
+	if t.held {
+		t.complete = true
+		return
+	}
 	if !t.lease.Held() {
 		lease, err := t.Local.Lease(t.LocalOffset, t.Length, segments.Exclusive)
 		if err != nil {
@@ -298,18 +362,21 @@ func (t *Transfer) Failed(f control.Failure) {
 // end gives everything back and reports. Proof: the exchange has ended, so the kernel holds no
 // buffer of this transfer.
 func (t *Transfer) end(o lanes.Outcome) {
-	lane := t.lane()
-	lane.Disarm(&t.retry)
-	if t.lease.Held() {
-		t.lease.Return()
-	}
-	if t.staging.Held() {
-		lane.Arena.Put(&t.staging)
-	}
+	t.giveBack()
 	if o.Err != nil {
-		lane.Counts.TransfersFailed.Add(1)
+		t.lane().Counts.TransfersFailed.Add(1)
 	}
 	t.read.stage, t.write.stage = stageDone, stageDone
 	t.Outcome = o
 	t.Done(t)
+}
+
+func (t *Transfer) giveBack() {
+	t.lane().Disarm(&t.retry)
+	if t.lease.Held() {
+		t.lease.Return()
+	}
+	if t.staging.Held() {
+		t.lane().Arena.Put(&t.staging)
+	}
 }
