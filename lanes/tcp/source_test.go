@@ -350,6 +350,41 @@ func TestBurstWithinTheGraceIsServed(t *testing.T) {
 	}
 }
 
+// Handlers and queue are the engine's, not the lane's: a frame that waits on one lane is served when a
+// handler is free on another one, and fencing answers it there.
+//
+// proves T-6, G-6
+func TestHandlerFreedOnOneLaneServesAnother(t *testing.T) {
+	mappings(t)
+	r := newRig(t, 18, simkernel.WorldOptions{})
+	defer r.finish()
+	first := r.node(sourceHost, setup{handlers: 1, queue: 2})
+	second := r.node(requesterHost, setup{beside: first})
+	here, there := first.register(16, netproto.ReadWrite, 1), second.register(16, netproto.ReadWrite, 1)
+	busy := occupy(r, first, here)
+	busy.reply()
+	waits := occupy(r, second, there)
+	waits.silent()
+	must(t, busy.send([]byte("1")))
+	busy.reply()
+	if p := waits.reply(); p.Status != netproto.StatusReady {
+		t.Fatalf("%+v", p)
+	}
+	fenced := occupy(r, first, here)
+	fenced.silent()
+	first.admission.Fence()
+	if p := fenced.reply(); p.Status != netproto.StatusSourceClosed {
+		t.Errorf("%+v", p)
+	}
+	must(t, waits.send([]byte("2")))
+	waits.reply()
+	select {
+	case <-first.admission.Gate.Quiet():
+	default:
+		t.Error("frames are counted after the last one has ended")
+	}
+}
+
 // A client that leaves while its frame waits in the queue takes nothing with it.
 //
 // proves T-6
