@@ -115,14 +115,6 @@ func (s *Server) admit(session *Session) {
 		s.refuse(session)
 		return
 	}
-	if !session.late {
-		// A requester at its own limit ends a stream before it opens this one, and that end has come already: look
-		// once at what the kernel has, before a stream is evicted that may carry a request by now.
-		session.late = true
-		if lane.Post(&session.letter, (*adoption)(session)) == nil {
-			return
-		}
-	}
 	if s.idle.n == 0 {
 		lane.Counts.OverflowedSessions.Add(1)
 		lane.Journal.Add(lane.Now(), lanes.Note{Kind: lanes.NoteSessionsOverflow, Where: session.peer.String(), Err: errOverflow})

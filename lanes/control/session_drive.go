@@ -59,7 +59,6 @@ type Session struct {
 	queued     budgets.Charge // of Admission.Queue, while waiting inside the queue
 	timer      reactor.Timer
 	ending     bool // true exactly when the stream is to be closed after the reply under way
-	late       bool // true exactly when it found no slot at first
 	letter     reactor.Letter
 	prev, next *Session // in the server's list of all, idle first-in first
 	list       *sessionList
