@@ -83,7 +83,7 @@ func (e *Engine) endStreams() <-chan struct{} {
 	}
 	done := make(chan struct{})
 	e.closing.streams = done
-	ends := newCountdown(2*len(e.runners)+1, func() { close(done) })
+	ends := newCountdown(3*len(e.runners)+1, func() { close(done) })
 	channels := map[*runner][]*peer{}
 	for _, p := range e.peers {
 		channels[p.runner] = append(channels[p.runner], p)
@@ -98,8 +98,10 @@ func (e *Engine) endStreams() <-chan struct{} {
 			for _, p := range channels[r] {
 				p.channel.Close(left.one)
 			}
+			r.pool.Close(ends.one) // channels given back before may still be on their way
 		}}
 		if r.lane.Post(&c.letter, c) != nil { // the lane has ended, and with it what rode on it
+			ends.one()
 			ends.one()
 			ends.one()
 			if i == 0 {

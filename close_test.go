@@ -271,17 +271,27 @@ func TestManySubmittersShareOneDriverInManualMode(t *testing.T) {
 func TestTwoHundredEnginesInARowLeaveNothing(t *testing.T) {
 	eachKernel(t, func(t *testing.T, c Config) {
 		leavesNothing(t)
-		start := time.Now()
+		start := cpuTime(t)
 		for range 200 {
 			e, err := Open(c)
 			must(t, err)
 			must(t, e.Close(context.Background()))
 			isDrained(t, e)
 		}
-		if each := time.Since(start) / 200; each > 20*time.Millisecond {
-			t.Fatalf("opening and closing an engine takes %v", each)
+		each := (cpuTime(t) - start) / 200 // the wall clock would measure the machine's other work
+		t.Logf("opening and closing an engine takes %v of CPU", each)
+		if each > 10*time.Millisecond {
+			t.Fatalf("opening and closing an engine takes %v of CPU", each)
 		}
 	})
+}
+
+// cpuTime is what the process has used.
+func cpuTime(t *testing.T) time.Duration {
+	t.Helper()
+	var u syscall.Rusage
+	must(t, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // withheld is a kernel whose completions do not come, although its clock and its wake-ups do.

@@ -274,6 +274,43 @@ func TestChannelIsClosedInEachState(t *testing.T) {
 	}
 }
 
+// A pool is closed when the last stream is gone, also those of channels that nobody names any more.
+//
+// proves G-6
+func TestPoolIsClosedWithItsLastStream(t *testing.T) {
+	for seed := range uint64(8) {
+		r := newRig(t, seed)
+		n := r.node(nodeHost, 4)
+		p := r.listen()
+		ended := 0
+		n.pool.Close(func() { ended++ })
+		if ended != 1 {
+			t.Fatal("a pool without streams is not closed at once")
+		}
+		idle := n.channel(p.address)
+		q := (&question{}).run(idle, n.soon())
+		p.accept().answers(1)
+		r.wait(q)
+		r.pass(soon) // watched: its end takes a turn
+		abandoned := n.channel(p.address)
+		a := (&question{}).run(abandoned, n.soon())
+		n.lane.Turn(reactor.Past)
+		a.exchange.Cancel()
+		closed := 0
+		idle.Close(func() { closed++ })
+		abandoned.Close(func() { closed++ })
+		n.pool.Close(func() { ended++ })
+		if ended != 1 || closed != 0 {
+			t.Fatalf("SEED=%d: closed under its streams", seed)
+		}
+		r.until("the pool's end", func() bool { return ended == 2 })
+		if closed != 2 || n.lane.Streams.Used() != 0 {
+			t.Errorf("SEED=%d: %d channels closed, %d slots", seed, closed, n.lane.Streams.Used())
+		}
+		r.finish()
+	}
+}
+
 // A request that comes around the moment at which the idle stream is watched races with the watch and
 // its cancellation: it is answered over the same stream, whoever wins.
 //

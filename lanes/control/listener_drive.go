@@ -18,7 +18,7 @@ const acceptRetry = 100 * time.Millisecond
 // connection's own after all does not keep the lane busy.
 const acceptErrorsInRow = 16
 
-// Listener accepts connections on one lane and deals them out to the servers of all lanes in turn.
+// Listener accepts connections on one lane and deals them out to the servers of all lanes.
 type Listener struct {
 	lane       *lanes.Lane
 	descriptor reactor.Descriptor
@@ -72,13 +72,25 @@ func (l *Listener) accepted(d reactor.Descriptor, peer netip.AddrPort) {
 		l.starved = false
 		l.lane.Journal.Add(l.lane.Now(), lanes.Note{Kind: lanes.NoteAcceptResumed})
 	}
-	server := l.servers[l.turn%len(l.servers)]
-	l.turn++
+	server := l.emptiest()
 	if l.closing || server.Adopt(d, peer) != nil {
 		if err := l.lane.Kernel().Close(d); err != nil {
 			l.lane.Counts.RetainedDescriptors.Add(1)
 		}
 	}
+}
+
+// emptiest is the server with the fewest streams, in turn among equals: a lane's share of the slots is not full while
+// another one has room, so that no stream is evicted for nothing.
+func (l *Listener) emptiest() *Server {
+	best := l.servers[l.turn%len(l.servers)]
+	for i := range l.servers {
+		if s := l.servers[(l.turn+i)%len(l.servers)]; s.lane.Sessions.Used() < best.lane.Sessions.Used() {
+			best = s
+		}
+	}
+	l.turn++
+	return best
 }
 
 // erred sorts accept errors (accept(2), "Error handling"): exhaustion is retried at an interval and

@@ -167,8 +167,8 @@ func TestShutdownEndsTheAcceptorInEachState(t *testing.T) {
 			n.listener.Close(func() { again++ })
 			n.listener.Start() // too late: nothing happens
 			r.pass(soon)
-			if times != 1 || again != 1 {
-				t.Errorf("%s, SEED=%d: closed %d and %d times", name, seed, times, again)
+			if kept := n.lane.Counts.RetainedDescriptors.Load(); times != 1 || again != 1 || kept != 0 {
+				t.Errorf("%s, SEED=%d: closed %d and %d times, %d descriptors not", name, seed, times, again, kept)
 			}
 			if name != "accepting" {
 				w.ends()

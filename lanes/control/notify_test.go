@@ -11,6 +11,7 @@ import (
 	"github.com/orbitte/orbitte/budgets"
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/netproto"
+	"github.com/orbitte/orbitte/reactor/simkernel"
 )
 
 // delivery is one notification of a test.
@@ -231,6 +232,41 @@ func TestLostReceiptIsUnknown(t *testing.T) {
 			t.Errorf("%s: the stream is kept", k.name)
 		}
 		r.finish()
+	}
+}
+
+// A body is interrupted: the effect is Unknown exactly when some of it was with the system already.
+//
+// proves N-4
+func TestInterruptedBodyIsUnknownOnceBytesLeft(t *testing.T) {
+	seen := map[lanes.Effect]int{}
+	for seed := range uint64(16) {
+		r := rigWith(t, seed, simkernel.WorldOptions{Buffer: 200})
+		sender := r.node(otherHost, 4)
+		p := r.listen()
+		d := sender.notify(sender.channel(p.address), netproto.OperationNotify, "", strings.Repeat("x", 900))
+		w := p.accept()
+		w.request()
+		must(t, w.send(replyBytes(netproto.StatusReady, 0)))
+		r.until("the body", func() bool { return d.machine.stage == notifyBody })
+		if seed%2 == 0 {
+			r.pass(soon) // the first part fills the buffers
+		}
+		d.Cancel()
+		o := r.delivered(d)
+		left, _ := w.receive(1000)
+		want := lanes.EffectNone
+		if len(left) > 0 {
+			want = lanes.EffectUnknown
+		}
+		if f, ok := o.Err.(*lanes.Fault); !ok || f.Cause != lanes.Cancelled || f.Stage != "body" || o.Remote != want || len(left) > 900 {
+			t.Errorf("SEED=%d: %+v after %d bytes", seed, o, len(left))
+		}
+		seen[o.Remote]++
+		r.finish()
+	}
+	if len(seen) != 2 {
+		t.Errorf("only %v were seen", seen)
 	}
 }
 

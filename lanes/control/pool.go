@@ -15,10 +15,27 @@ type Pool struct {
 	oldest  *Channel // idle, clean channels, the longest idle first
 	newest  *Channel
 	waiting []*Channel // for a slot that is being freed
+	live    int        // streams started and not lost
+	closed  func()     // non-nil from Close until it is called
 }
 
 // NewPool makes the pool of a lane.
 func NewPool(lane *lanes.Lane) *Pool { return &Pool{lane: lane} }
+
+// Close calls closed once no stream of the lane is left but retained ones, also of channels that were
+// closed before and are on their way. The owner closes all channels first, and runs nothing any more.
+func (p *Pool) Close(closed func()) {
+	p.closed = closed
+	p.settle()
+}
+
+// settle reports the end of a closing pool.
+func (p *Pool) settle() {
+	if closed := p.closed; closed != nil && p.live == 0 {
+		p.closed = nil
+		closed()
+	}
+}
 
 func (p *Pool) list(c *Channel) {
 	c.listed, c.older, c.newer = true, p.newest, nil
@@ -122,6 +139,7 @@ func (c *Channel) connect() {
 		descriptor, err := lane.Kernel().Open(address, lane.Policy.Socket)
 		if err == nil {
 			c.state = channelConnecting
+			c.pool.live++
 			c.stream.start(lane, descriptor, c)
 			c.stream.connect(reactor.Operation{Address: address})
 			return
@@ -178,8 +196,14 @@ func (c *Channel) Connected() {
 	c.next()
 }
 
-// Lost: the stream is gone, in whatever state it was.
+// Lost: the stream is gone, in whatever state it was (User).
 func (c *Channel) Lost(loss Loss) {
+	c.pool.live--
+	c.lost(loss)
+	c.pool.settle()
+}
+
+func (c *Channel) lost(loss Loss) {
 	lane, was := c.pool.lane, c.state
 	c.pool.delist(c)
 	lane.Disarm(&c.idle)

@@ -37,14 +37,16 @@ type rig struct {
 	wires []*wire
 }
 
-func newRig(t testing.TB, seed uint64) *rig {
+func newRig(t testing.TB, seed uint64) *rig { return rigWith(t, seed, simkernel.WorldOptions{}) }
+
+func rigWith(t testing.TB, seed uint64, o simkernel.WorldOptions) *rig {
 	count, size := segments.Mappings()
 	t.Cleanup(func() {
 		if c, s := segments.Mappings(); c != count || s != size {
 			t.Errorf("%d mappings with %d bytes at the start, %d with %d at the end", count, size, c, s)
 		}
 	})
-	r := &rig{t: t, world: simkernel.NewWorld(seed, simkernel.WorldOptions{})}
+	r := &rig{t: t, world: simkernel.NewWorld(seed, o)}
 	r.loop = reactor.NewLoop(r.world.Process("script", scriptHost).Kernel(), reactor.Options{Name: "script", Mode: reactor.Manual})
 	r.world.Add(func() bool { return r.loop.Turn(reactor.Forever) })
 	return r

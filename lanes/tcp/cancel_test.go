@@ -8,6 +8,7 @@ import (
 
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/netproto"
+	"github.com/orbitte/orbitte/reactor"
 	"github.com/orbitte/orbitte/reactor/simkernel"
 )
 
@@ -143,6 +144,45 @@ func TestLateBytesFindNobody(t *testing.T) {
 			untouched(t, requester, local, what)
 			r.finish()
 		}
+	}
+}
+
+// The end of a READ and the arrival of the first part of its answer meet in one turn: the receive may be
+// cancelled, or complete with bytes that the transfer no longer wants. Partial is reported exactly when
+// bytes reached the range.
+//
+// proves T-2, G-8
+func TestCancelRacesWithArrival(t *testing.T) {
+	mappings(t)
+	answer := append(replyBytes(netproto.StatusSuccess, payloadBytes), pattern(payloadBytes, 1)...)
+	partial := 0
+	for _, direct := range []bool{false, true} {
+		for at := 1; at < len(answer); at++ {
+			r := newRig(t, uint64(at), simkernel.WorldOptions{})
+			requester := r.node(requesterHost, setup{direct: direct})
+			local := requester.register(payloadBytes, netproto.LocalOnly, 2)
+			p := r.listen()
+			a := requester.ask(lanes.Read, local, 1).start(requester.channel(p.address))
+			w := p.accept()
+			w.request()
+			r.pass(time.Millisecond) // the receive is with the kernel
+			w.begin(reactor.Operation{Kind: reactor.Send, Buffers: [2][]byte{answer[:at]}})
+			r.loop.Turn(reactor.Past)
+			r.world.Advance(time.Millisecond) // the bytes are there, and the lane has not looked
+			a.Cancel()
+			o := r.wait(a)
+			changed := !local.holds(2)
+			if changed != (o.Local == lanes.EffectPartial) || changed && !direct || fault(t, o).Cause != lanes.Cancelled {
+				t.Errorf("direct %v, %d bytes: %+v, changed %v", direct, at, o, changed)
+			}
+			if changed {
+				partial++
+			}
+			r.finish()
+		}
+	}
+	if partial == 0 {
+		t.Error("the bytes never won the race")
 	}
 }
 

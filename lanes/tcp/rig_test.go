@@ -38,6 +38,7 @@ type setup struct {
 	backlog                            int
 	socket                             reactor.SocketOptions
 	wrap                               func(reactor.Kernel) reactor.Kernel
+	beside                             *node // another lane of the same engine: one admission for both
 }
 
 func (s *setup) complete() {
@@ -152,7 +153,11 @@ func newNode(t testing.TB, kernel reactor.Kernel, bind netip.AddrPort, mode reac
 		Streams: budget("streams", s.streams), Sessions: budget("sessions", s.sessions),
 	}
 	n.pool = control.NewPool(n.lane)
-	n.server = control.NewServer(n.lane, &n.admission)
+	admission := &n.admission
+	if s.beside != nil {
+		admission = &s.beside.admission
+	}
+	n.server = control.NewServer(n.lane, admission)
 	n.service = NewService(n.server)
 	notify := control.NewNotifyService(n.inbox)
 	n.server.Handle(netproto.OperationNotify, notify)

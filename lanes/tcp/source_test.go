@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/netproto"
 	"github.com/orbitte/orbitte/reactor"
 	"github.com/orbitte/orbitte/reactor/simkernel"
@@ -322,6 +323,64 @@ func TestOverflowClosesAfterTheGraceAndTheQueueIsServedInOrder(t *testing.T) {
 	}
 }
 
+// A place in the queue that becomes free goes to the frame that has waited longest without one: from then
+// on it has the queue's time, not the grace's.
+//
+// proves T-6
+func TestFreePlaceInTheQueueIsPassedOn(t *testing.T) {
+	mappings(t)
+	r := newRig(t, 19, simkernel.WorldOptions{})
+	defer r.finish()
+	source := r.node(sourceHost, setup{handlers: 1, queue: 1})
+	m := source.register(16, netproto.ReadWrite, 1)
+	first := occupy(r, source, m)
+	first.reply()
+	second := occupy(r, source, m)
+	r.pass(soon)
+	third, fourth := occupy(r, source, m), occupy(r, source, m)
+	r.pass(soon)
+	must(t, first.send([]byte("1")))
+	first.reply()
+	second.reply()
+	r.pass(time.Second)
+	fourth.ends()
+	must(t, second.send([]byte("2")))
+	second.reply()
+	if p := third.reply(); p.Status != netproto.StatusReady {
+		t.Fatalf("%+v", p)
+	}
+	must(t, third.send([]byte("3")))
+	third.reply()
+}
+
+// A session whose descriptor cannot be closed keeps its slot, and closing does not wait for it.
+//
+// proves T-6, G-9
+func TestRetainedSessionKeepsItsSlot(t *testing.T) {
+	r := newRig(t, 20, simkernel.WorldOptions{})
+	var kernel *stubborn
+	source := r.node(sourceHost, setup{wrap: func(k reactor.Kernel) reactor.Kernel {
+		kernel = &stubborn{Kernel: k}
+		return kernel
+	}})
+	m := source.register(16, netproto.ReadWrite, 1)
+	w := occupy(r, source, m)
+	w.reply()
+	kernel.refuses = true
+	w.close()
+	r.until("the loss", func() bool { return source.admission.Handlers.Used() == 0 })
+	if used, kept := source.lane.Sessions.Used(), source.lane.Counts.RetainedDescriptors.Load(); used != 1 || kept != 1 || m.Loans() != 0 {
+		t.Errorf("%d slots, %d descriptors, %d loans", used, kept, m.Loans())
+	}
+	note, ok := source.lane.Journal.Next()
+	if !ok || note.Kind != lanes.NoteRetained || note.Where == "" || note.Err == nil {
+		t.Errorf("%+v", note)
+	}
+	kernel.refuses = false
+	left := source.close()
+	r.until("closing", func() bool { return *left == 0 })
+}
+
 // A burst beyond handlers and queue that the handlers work off within the grace costs nobody a
 // connection.
 //
@@ -347,6 +406,41 @@ func TestBurstWithinTheGraceIsServed(t *testing.T) {
 	}
 	if n := source.lane.Counts.OverflowedSessions.Load(); n != 0 {
 		t.Errorf("%d connections were closed", n)
+	}
+}
+
+// Handlers and queue are the engine's, not the lane's: a frame that waits on one lane is served when a
+// handler is free on another one, and fencing answers it there.
+//
+// proves T-6, G-6
+func TestHandlerFreedOnOneLaneServesAnother(t *testing.T) {
+	mappings(t)
+	r := newRig(t, 18, simkernel.WorldOptions{})
+	defer r.finish()
+	first := r.node(sourceHost, setup{handlers: 1, queue: 2})
+	second := r.node(requesterHost, setup{beside: first})
+	here, there := first.register(16, netproto.ReadWrite, 1), second.register(16, netproto.ReadWrite, 1)
+	busy := occupy(r, first, here)
+	busy.reply()
+	waits := occupy(r, second, there)
+	waits.silent()
+	must(t, busy.send([]byte("1")))
+	busy.reply()
+	if p := waits.reply(); p.Status != netproto.StatusReady {
+		t.Fatalf("%+v", p)
+	}
+	fenced := occupy(r, first, here)
+	fenced.silent()
+	first.admission.Fence()
+	if p := fenced.reply(); p.Status != netproto.StatusSourceClosed {
+		t.Errorf("%+v", p)
+	}
+	must(t, waits.send([]byte("2")))
+	waits.reply()
+	select {
+	case <-first.admission.Gate.Quiet():
+	default:
+		t.Error("frames are counted after the last one has ended")
 	}
 }
 

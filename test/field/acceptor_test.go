@@ -14,6 +14,7 @@ import (
 //
 // proves T-7
 func TestTheAcceptorSurvivesResets(t *testing.T) {
+	t.Parallel()
 	onKernels(t, func(t *testing.T, kernel orbitte.KernelChoice) {
 		t.Parallel()
 		seed := rand.Uint64()
@@ -56,6 +57,7 @@ func TestTheAcceptorSurvivesResets(t *testing.T) {
 
 // proves T-12
 func TestStreamsOfBothEndsCarryKeepaliveAndUserTimeout(t *testing.T) {
+	t.Parallel()
 	onKernels(t, func(t *testing.T, kernel orbitte.KernelChoice) {
 		t.Parallel()
 		for _, c := range []struct {

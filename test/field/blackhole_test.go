@@ -141,6 +141,7 @@ const (
 
 // field case F-16
 func TestABlackHoleAtAnyProtocolStepEndsByTheDeadline(t *testing.T) {
+	t.Parallel()
 	onKernels(t, func(t *testing.T, kernel orbitte.KernelChoice) {
 		src := spawnSource(t, settings{
 			Kernel: kernel, SourceTimeout: 10 * holeDeadline, // it must not give up first
@@ -222,6 +223,7 @@ func (c *holeCase) attempt(do string, d time.Duration) (remote orbitte.Effect, e
 
 // field case F-16
 func TestAConnectThatNobodyAnswersEndsByTheDeadline(t *testing.T) {
+	t.Parallel()
 	onKernels(t, func(t *testing.T, kernel orbitte.KernelChoice) {
 		t.Parallel()
 		endpoint := deafListener(t)

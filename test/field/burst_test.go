@@ -2,6 +2,7 @@ package field
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"strconv"
 	"sync"
@@ -27,7 +28,8 @@ type burst struct {
 	Opened, Read   int // results
 	PeakSockets    int // own sockets seen at once, from /proc/self/net/tcp
 	ErrorTexts     []string
-	errors         sync.Mutex
+	Again          int // submissions after a lost connection
+	mu             sync.Mutex
 	ErrorsByClass  map[string]int
 	SegmentsOpened []int
 }
@@ -80,12 +82,22 @@ func (h *host) burst(b *burst) (*burst, error) {
 
 func (h *host) burstOne(b *burst, n int) {
 	e := h.engine(b.Engine)
-	s, err := h.segment(peerOf{b.Engine, manyAddress(b.Net, n, b.Port), b.Epoch, b.Timeout})
-	if err == nil {
-		_, err = submit(e, b.Timeout, orbitte.Request{Operation: orbitte.Read, Segment: h.segmentAt(s), Local: b.Local, Remote: b.Remote, Length: b.Length})
+	// A source at its own limit may end an idle stream just when a request is on its way. Nothing is replayed by
+	// the transport; a READ may be submitted again.
+	var s, again int
+	var err error
+	for ; again < 5; again++ {
+		s, err = h.segment(peerOf{b.Engine, manyAddress(b.Net, n, b.Port), b.Epoch, b.Timeout})
+		if err == nil {
+			_, err = submit(e, b.Timeout, orbitte.Request{Operation: orbitte.Read, Segment: h.segmentAt(s), Local: b.Local, Remote: b.Remote, Length: b.Length})
+		}
+		if !errors.Is(err, orbitte.ErrDisconnected) {
+			break
+		}
 	}
-	b.errors.Lock()
-	defer b.errors.Unlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.Again += again
 	if err != nil {
 		b.ErrorsByClass[classOf(err)]++
 		if len(b.ErrorTexts) < 3 {
@@ -147,33 +159,39 @@ func streams(c *child) int {
 
 // field case F-27
 func TestBurstsOfAThousandPeersStayUnderTheCapAndIdleStreamsAreReaped(t *testing.T) {
-	const limit = 64
+	t.Parallel()
+	peers, limit := scaled(1000), 64
+	if peers < 1000 {
+		limit = 16
+	}
+	workers := limit * 3 / 8 // fewer than one lane's share, so that all may meet on one lane
 	onKernels(t, func(t *testing.T, kernel orbitte.KernelChoice) {
 		t.Parallel()
 		for _, c := range []struct {
 			name     string
 			at, from time.Duration // idle timeouts of source and requester
 		}{
-			{"requester reaps", time.Hour, 300 * time.Millisecond},
-			{"source reaps", 300 * time.Millisecond, time.Hour},
+			{"requester reaps", time.Hour, time.Second},
+			{"source reaps", time.Second, time.Hour},
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				limits := orbitte.Limits{PeerSegments: limit}
 				m := spawnManyPeers(t, byte(27+kernel), settings{Kernel: kernel, Limits: limits, IdleTimeout: c.at},
 					settings{Kernel: kernel, Limits: limits, IdleTimeout: c.from})
-				peers, peak := scaled(1000), 0
+				peak, again := 0, 0
 				for first := 0; first < peers; first += peers / 4 {
-					b := m.burst(first, peers/4, 24, true)
+					b := m.burst(first, peers/4, workers, true)
 					if b.Read != peers/4 {
 						t.Errorf("burst at %d: %d of %d peers were read: %v %q", first, b.Read, peers/4, b.ErrorsByClass, b.ErrorTexts)
 					}
+					again += b.Again
 					peak = max(peak, b.PeakSockets, streams(m.requester))
 					if n := streams(m.child); n > limit {
 						t.Errorf("%d connections at the source, limit %d", n, limit)
 					}
 				}
 				at, from := ask[counters](m.child, "stats", engineOf{}), ask[counters](m.requester, "stats", engineOf{})
-				if peak > limit || peak < limit/4 {
+				if peak > limit {
 					t.Errorf("%d connections at once, limit %d", peak, limit)
 				}
 				if from.Totals.Evicted == 0 {
@@ -190,7 +208,7 @@ func TestBurstsOfAThousandPeersStayUnderTheCapAndIdleStreamsAreReaped(t *testing
 				if closer == 0 || other != 0 {
 					t.Errorf("the idle end closed %d streams, the patient one %d", closer, other)
 				}
-				t.Logf("%d peers, at most %d connections at once, %d evicted, %d reaped", peers, peak, from.Totals.Evicted, closer)
+				t.Logf("%d peers, at most %d connections at once; %d evicted by the requester, %d by the source; %d reaped; %d READs again", peers, peak, from.Totals.Evicted, at.Totals.Evicted, closer, again)
 				for c, e := range map[*child]int{m.child: m.Engine, m.requester: m.own.Engine} {
 					if left := ask[[]string](c, "close", engineOf{e}); len(left) > 0 {
 						t.Errorf("%s: left after Close: %v", c.name, left)
@@ -203,6 +221,7 @@ func TestBurstsOfAThousandPeersStayUnderTheCapAndIdleStreamsAreReaped(t *testing
 
 // field case F-51
 func TestAThousandIdlePeersCostNoProcessor(t *testing.T) {
+	t.Parallel()
 	onKernels(t, func(t *testing.T, kernel orbitte.KernelChoice) {
 		t.Parallel()
 		limits := orbitte.Limits{PeerSegments: 4096}

@@ -59,6 +59,7 @@ type child struct {
 type tail struct {
 	mu    sync.Mutex
 	bytes []byte
+	raced bool // true exactly when the race detector has spoken
 }
 
 const tailBytesMax = 16 << 10
@@ -66,6 +67,7 @@ const tailBytesMax = 16 << 10
 func (w *tail) Write(b []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.raced = w.raced || bytes.Contains(b, []byte("DATA RACE"))
 	w.bytes = append(w.bytes, b...)
 	if over := len(w.bytes) - tailBytesMax; over > 0 {
 		w.bytes = append(w.bytes[:0], w.bytes[over:]...)
@@ -152,6 +154,9 @@ func (c *child) signal(s syscall.Signal) {
 // end is the test's clean-up.
 func (c *child) end() {
 	c.kill()
+	if c.stderr.raced { // nobody writes any more
+		c.t.Errorf("%s: the race detector has found something", c.name)
+	}
 	if text := c.stderr.String(); c.t.Failed() && text != "" {
 		c.t.Logf("%s said:\n%s", c.name, text)
 	}

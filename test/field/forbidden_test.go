@@ -50,6 +50,7 @@ func forbiddenRings(t *testing.T, c *child, why, remedy string) {
 
 // field case F-61
 func TestASeccompFilterThatForbidsRingsIsNamedAndEpollIsUsed(t *testing.T) {
+	t.Parallel()
 	for name, errno := range map[string]string{"EPERM": "1", "ENOSYS": "38"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

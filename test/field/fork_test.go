@@ -10,6 +10,7 @@ import (
 //
 // field case F-64
 func TestForksDuringTransfersBreakNothing(t *testing.T) {
+	t.Parallel()
 	const length = 3*pageBytes - 1000
 	for _, placement := range []string{"staged", "direct"} {
 		t.Run(placement, func(t *testing.T) {

@@ -79,6 +79,7 @@ func (p *pair) round(remote, length, seed uint64) {
 
 // field case F-32
 func TestLengthsAndOffsetsNearPowersOfTwo(t *testing.T) {
+	t.Parallel()
 	for _, placement := range []string{"staged", "direct"} {
 		t.Run(placement, func(t *testing.T) {
 			onKernels(t, func(t *testing.T, kernel orbitte.KernelChoice) {

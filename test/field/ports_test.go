@@ -55,6 +55,7 @@ func loopbackUp() error {
 
 // field case F-26
 func TestManySmallTransfersNeedFewLocalPorts(t *testing.T) {
+	t.Parallel()
 	const (
 		ports = 200
 		batch = 1000

@@ -23,6 +23,7 @@ type restarts struct {
 	endpoint string
 	engine   *orbitte.Engine
 	local    *orbitte.Memory
+	lives    uint64
 	refused  int // with the old epoch
 	lost     int // because the source died
 	whole    int // batches that succeeded
@@ -30,6 +31,7 @@ type restarts struct {
 
 // proves G-1; field case F-5
 func TestARestartedSourceInheritsNothing(t *testing.T) {
+	t.Parallel()
 	onKernels(t, func(t *testing.T, kernel orbitte.KernelChoice) {
 		t.Parallel()
 		seed := rand.Uint64()
@@ -75,8 +77,12 @@ func (r *restarts) live(c *child, old *orbitte.Segment, delay time.Duration) *or
 		r.close(old)
 	}
 	segment := openSegment(r.t, r.engine, r.endpoint, src.Epoch)
-	ended := make(chan error, 1)
-	go func() { ended <- r.work(segment, src.Address) }()
+	ended, first := make(chan error, 1), make(chan struct{}, 1)
+	go func() { ended <- r.work(segment, src.Address, first) }()
+	if r.lives%2 == 0 { // every other life has time for a whole batch, however busy the machine is
+		<-first
+	}
+	r.lives++
 	time.Sleep(delay)
 	src.kill()
 	if err := <-ended; err != nil {
@@ -119,7 +125,8 @@ func (r *restarts) request(s *orbitte.Segment, operation orbitte.Operation, page
 }
 
 // work submits batches until the source is gone. A page that was read is the source's own, whatever came later.
-func (r *restarts) work(s *orbitte.Segment, remote uint64) error {
+func (r *restarts) work(s *orbitte.Segment, remote uint64, first chan<- struct{}) error {
+	defer close(first)
 	var requests []orbitte.Request
 	for page := range restartPages {
 		operation := orbitte.Read
@@ -144,6 +151,10 @@ func (r *restarts) work(s *orbitte.Segment, remote uint64) error {
 		switch {
 		case err == nil:
 			r.whole++
+			select {
+			case first <- struct{}{}:
+			default:
+			}
 		case errors.Is(err, orbitte.ErrDisconnected), errors.Is(err, orbitte.ErrUnreachable):
 			r.lost++
 			return nil

@@ -41,6 +41,7 @@ func breakReads(t *testing.T, endpoint string, epoch orbitte.Epoch) {
 
 // field case F-38
 func TestAPeerThatClosesWhileWeSendRaisesNoSignal(t *testing.T) {
+	t.Parallel()
 	onKernels(t, func(t *testing.T, kernel orbitte.KernelChoice) {
 		t.Run("source", func(t *testing.T) {
 			t.Parallel()

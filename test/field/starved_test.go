@@ -18,6 +18,7 @@ const (
 
 // field case F-35, F-36
 func TestASourceWithoutDescriptorsStaysQuietAndComesBack(t *testing.T) {
+	t.Parallel()
 	onKernels(t, func(t *testing.T, kernel orbitte.KernelChoice) {
 		t.Parallel()
 		src := spawnSource(t, settings{Kernel: kernel, Log: true}, pageBytes, nofileVariable+"=64")
@@ -83,6 +84,7 @@ next:
 
 // field case F-36
 func TestARequesterWithoutDescriptorsSaysSoAndGoesOn(t *testing.T) {
+	t.Parallel()
 	onKernels(t, func(t *testing.T, kernel orbitte.KernelChoice) {
 		t.Parallel()
 		limits := orbitte.Limits{PeerSegments: 1024}
@@ -119,6 +121,7 @@ func TestARequesterWithoutDescriptorsSaysSoAndGoesOn(t *testing.T) {
 
 // field case F-36
 func TestOpenWithoutDescriptorsFailsTyped(t *testing.T) {
+	t.Parallel()
 	for _, k := range kernels {
 		t.Run(k.name, func(t *testing.T) {
 			if k.choice == orbitte.IOUring {
