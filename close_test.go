@@ -130,8 +130,10 @@ func TestCloseSourceAndCloseRequesterFenceForGoodAndWait(t *testing.T) {
 		if own := wants(t, s.requester.CloseRequester(ended), ErrUnquiesced); own.Op != "CloseRequester" || !strings.Contains(own.Error(), "1 submissions") {
 			t.Fatal(own)
 		}
-		wants(t, s.requester.Close(ended), ErrUnquiesced)
+		_, err = s.requester.SubmitAndWait(soon(t), s.whole(Read))
+		wants(t, err, ErrClosed)
 	}
+	wants(t, s.requester.Close(ended), ErrUnquiesced)
 	must(t, s.source.CloseSource(soon(t))) // the frame that was admitted goes on
 	must(t, s.requester.CloseRequester(soon(t)))
 	report, terminal, err := b.Poll()
@@ -164,6 +166,9 @@ func TestClosedEngineAnswersEveryCall(t *testing.T) {
 		must(t, err)
 		_, err = b.Wait(soon(t))
 		must(t, err)
+		for c.Progress == Manual && len(e.driver) != 0 { // until the waiter drives
+			time.Sleep(time.Millisecond)
+		}
 		closeEngine(t, e)
 		wants(t, <-waiter, ErrClosed)
 		ctx := soon(t)

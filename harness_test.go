@@ -266,6 +266,7 @@ func opened(t testing.TB, e *Engine, of *Engine) *Segment {
 // pair is two engines, each with memory that it has registered for everything.
 type pair struct {
 	source, requester *Engine
+	silence           func() // stops a source in manual mode from being driven
 	remote, local     *Memory
 	export, own       *Registration
 	segment           *Segment
@@ -274,7 +275,7 @@ type pair struct {
 func newPair(t testing.TB, source, requester Config, size int) *pair {
 	t.Helper()
 	p := &pair{source: newEngine(t, source), requester: newEngine(t, requester)}
-	driven(t, p.source)
+	p.silence = driven(t, p.source)
 	p.remote, p.local = allocated(t, size), allocated(t, size)
 	pattern(p.remote, 1)
 	p.export = registered(t, p.source, p.remote, ReadWrite)
@@ -319,19 +320,19 @@ func eachMode(t *testing.T, test func(t *testing.T, c Config)) {
 	})
 }
 
-// driven drives engines in manual mode from a goroutine of its own until the test ends: the peer of an
-// engine that a test drives by its calls.
-func driven(t testing.TB, engines ...*Engine) {
+// driven drives engines in manual mode from a goroutine of its own until the test ends or stop is called:
+// the peer of an engine that a test drives by its calls. One that is not driven answers nothing.
+func driven(t testing.TB, engines ...*Engine) (stop func()) {
 	engines = slices.DeleteFunc(engines, func(e *Engine) bool { return e.config.Progress != Manual })
 	if len(engines) == 0 {
-		return
+		return func() {}
 	}
-	stop, done := make(chan struct{}), make(chan struct{})
+	over, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
 		for {
 			select {
-			case <-stop:
+			case <-over:
 				return
 			default:
 			}
@@ -340,8 +341,10 @@ func driven(t testing.TB, engines ...*Engine) {
 			}
 		}
 	}()
-	t.Cleanup(func() {
-		close(stop)
+	stop = sync.OnceFunc(func() {
+		close(over)
 		<-done
 	})
+	t.Cleanup(stop)
+	return stop
 }

@@ -289,7 +289,7 @@ func (e *Engine) inquire(ctx context.Context, p *peer, epoch Epoch) (netproto.De
 	if err := e.waitOn(context.Background(), q.done, p.runner.stopped); err != nil {
 		return netproto.Descriptor{}, Epoch{}, err
 	}
-	return q.Descriptor, q.Inquiry.Epoch, q.Err
+	return q.Descriptor, q.Inquiry.Epoch, underContext(ctx, failure("", q.Err))
 }
 
 // deadline is the context's, or the default one.

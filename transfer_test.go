@@ -240,6 +240,7 @@ func TestSourceChecksPermissionsWhateverTheRequesterBelieves(t *testing.T) {
 	allowed := func(p Permission, op Operation) bool {
 		return op == Read && p&RemoteRead != 0 || op == Write && p&RemoteWrite != 0
 	}
+	refused := s.source.Stats().Totals.FramesRefused
 	for i, p := range kinds {
 		for _, op := range []Operation{Read, Write} {
 			_, err := s.requester.SubmitAndWait(soon(t), []Request{s.request(op, i*4096, 4096)})
@@ -252,6 +253,9 @@ func TestSourceChecksPermissionsWhateverTheRequesterBelieves(t *testing.T) {
 				wants(t, err, ErrPermission)
 			}
 		}
+	}
+	if s.source.Stats().Totals.FramesRefused != refused {
+		t.Fatal("what the descriptor forbids was posted all the same")
 	}
 	remote, err := segments.NewRemote(s.segment.endpoint, s.segment.epoch, forged)
 	must(t, err)
@@ -310,6 +314,68 @@ func TestCancelledReadLeavesLocalRangeAndCancelledWriteIsUnknown(t *testing.T) {
 			_, err = s.requester.SubmitAndWait(s.within(time.Second), s.whole(op)) // on a new stream
 			must(t, err)
 		})
+	}
+}
+
+// proves G-8: a call whose context is cancelled comes back soon, with its memory quiet
+func TestCancelledCallsComeBackDrained(t *testing.T) {
+	eachMode(t, func(t *testing.T, c Config) {
+		source := c
+		source.Progress = Manual
+		p := newPair(t, source, c, 64<<10)
+		p.silence() // from here on the source answers nothing
+		for name, call := range map[string]func(context.Context) (Report, error){
+			"READ":  func(ctx context.Context) (Report, error) { return p.requester.SubmitAndWait(ctx, p.whole(Read)) },
+			"WRITE": func(ctx context.Context) (Report, error) { return p.requester.SubmitAndWait(ctx, p.whole(Write)) },
+			"SubmitAndNotify": func(ctx context.Context) (Report, error) {
+				return p.requester.SubmitAndNotify(ctx, p.whole(Read), Notification{})
+			},
+			"Submit": func(ctx context.Context) (Report, error) {
+				b, err := p.requester.Submit(ctx, p.whole(Read))
+				must(t, err)
+				defer b.Free()
+				return b.Wait(soon(t))
+			},
+			"SendNotification": func(ctx context.Context) (Report, error) {
+				_, err := p.requester.SendNotification(ctx, p.segment, Notification{})
+				return Report{LocallyDrained: true}, err
+			},
+			"OpenSegment": func(ctx context.Context) (Report, error) {
+				_, err := p.requester.OpenSegment(ctx, p.source.Endpoint(), Epoch{1})
+				return Report{LocallyDrained: true}, err
+			},
+			"Refresh": func(ctx context.Context) (Report, error) {
+				return Report{LocallyDrained: true}, p.segment.Refresh(ctx)
+			},
+		} {
+			ctx, cancel := context.WithCancel(context.Background())
+			timer := time.AfterFunc(5*time.Millisecond, cancel)
+			report, err := call(ctx)
+			timer.Stop()
+			if !errors.Is(err, ErrCancelled) || !report.LocallyDrained || report.Local != EffectNone {
+				t.Errorf("%s: %v, report %+v", name, err, report)
+			}
+			cancel()
+		}
+		if got := used(p.requester)["requester submissions in flight"]; got != 0 {
+			t.Errorf("%d submissions are charged", got)
+		}
+	})
+}
+
+// proves B-3: a group that is ended before its lane has looked at it posts nothing
+func TestGroupEndedBeforeItRunsPostsNothing(t *testing.T) {
+	s := newSimPair(t, 13, simkernel.WorldOptions{}, Config{}, Config{}, 4096)
+	g := newGroup(s.requester)
+	must(t, s.requester.enter(&g.place))
+	must(t, g.admit(s.whole(Write)))
+	g.ended, g.deadline = g.told, s.requester.deadline(context.Background())
+	g.end()
+	must(t, g.run())
+	must(t, s.requester.awaitGroup(context.Background(), g))
+	report, err := g.report()
+	if !errors.Is(err, ErrCancelled) || report.Remote != EffectNone || s.source.Stats().Totals.WritesServed != 0 {
+		t.Fatalf("%v, report %+v", err, report)
 	}
 }
 

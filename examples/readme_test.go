@@ -75,7 +75,7 @@ func TestTheReadmeNamesEveryLimitAndEveryClassOfError(t *testing.T) {
 			t.Errorf("%s is missing", name)
 		}
 	}
-	for _, match := range regexp.MustCompile("`(Err[A-Z][A-Za-z]*)`").FindAllStringSubmatch(readme, -1) {
+	for _, match := range regexp.MustCompile(`\x60(Err[A-Z][A-Za-z]*)\x60`).FindAllStringSubmatch(readme, -1) {
 		if !classes[match[1]] {
 			t.Errorf("%s is no class of error", match[1])
 		}
@@ -85,12 +85,12 @@ func TestTheReadmeNamesEveryLimitAndEveryClassOfError(t *testing.T) {
 // Folders and make targets that the README sends its reader to exist.
 func TestTheReadmeLeadsSomewhere(t *testing.T) {
 	readme, makefile := read(t, "../README.md"), read(t, "../Makefile")
-	for _, match := range regexp.MustCompile("\\./([a-z_/]+)").FindAllStringSubmatch(readme, -1) {
+	for _, match := range regexp.MustCompile(`\./([a-z_/]+)`).FindAllStringSubmatch(readme, -1) {
 		if _, err := os.Stat(filepath.Join("..", match[1])); err != nil {
 			t.Error(err)
 		}
 	}
-	for _, match := range regexp.MustCompile("`((?:reactor|lanes|test|netproto|examples|cmd|segments|budgets)(?:/[a-z_/]+(?:\\.go)?)?)`").FindAllStringSubmatch(readme, -1) {
+	for _, match := range regexp.MustCompile(`\x60((?:reactor|lanes|test|netproto|examples|cmd|segments|budgets)(?:/[a-z_/]+(?:\.go)?)?)\x60`).FindAllStringSubmatch(readme, -1) {
 		if _, err := os.Stat(filepath.Join("..", match[1])); err != nil {
 			t.Error(err)
 		}

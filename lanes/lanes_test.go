@@ -362,6 +362,29 @@ func TestParseCPUList(t *testing.T) {
 	}
 }
 
+// Who waits for a lease looks soon at first, then more rarely, and once more at its deadline.
+//
+// proves M-9
+func TestBackoffGrowsUpToItsBoundAndStopsAtTheDeadline(t *testing.T) {
+	var b Backoff
+	now, deadline := reactor.Instant(time.Hour), reactor.Instant(time.Hour).After(20*time.Millisecond)
+	var waits []time.Duration
+	for now < deadline {
+		next := b.Next(now, deadline)
+		waits = append(waits, time.Duration(next-now))
+		now = next
+	}
+	want := []time.Duration{50, 100, 200, 400, 800, 1600, 1600}
+	for i, w := range want {
+		if waits[i] != w*time.Microsecond {
+			t.Errorf("wait %d is %v, want %v", i, waits[i], w*time.Microsecond)
+		}
+	}
+	if now != deadline || len(waits) > 20 {
+		t.Errorf("%d looks until %v, the deadline is %v", len(waits), now, deadline)
+	}
+}
+
 // The words that appear in reports are all named, unknown values included, and a fault says what is known.
 func TestEveryWordHasAName(t *testing.T) {
 	var words []string

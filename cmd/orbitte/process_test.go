@@ -36,7 +36,8 @@ func toolCommand(t *testing.T, args ...string) *exec.Cmd {
 		t.Fatal(err)
 	}
 	c := exec.Command(program, args...)
-	c.Env = append(os.Environ(), asTool+"=1")
+	// A program with the race detector sleeps a second before it exits, unless it is told not to.
+	c.Env = append(os.Environ(), asTool+"=1", "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
 	return c
 }
 

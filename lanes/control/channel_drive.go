@@ -20,9 +20,10 @@ const (
 )
 
 var (
-	errEvicted = errors.New("evicted: its slot was needed for another peer")
-	errIdle    = errors.New("idle for too long")
-	errUnasked = errors.New("bytes that nobody asked for on an idle stream")
+	errEvicted   = errors.New("evicted: its slot was needed for another peer")
+	errIdle      = errors.New("idle for too long")
+	errNoAddress = errors.New("the peer has no address")
+	errUnasked   = errors.New("bytes that nobody asked for on an idle stream")
 )
 
 // Work is one request and its reply on a channel. Its methods are called on the channel's lane. It

@@ -376,3 +376,16 @@ func TestConnectedPeerThatCannotBeTuned(t *testing.T) {
 	n.policy.Socket.Congestion = ""
 	r.finish()
 }
+
+// A peer without any address is unreachable.
+//
+// proves T-8
+func TestPeerWithoutAddressIsUnreachable(t *testing.T) {
+	r := newRig(t, 6)
+	n := r.node(nodeHost, 1)
+	q := (&question{}).run(n.channel(), n.soon())
+	if q.cause() != lanes.Unreachable || n.lane.Streams.Used() != 0 {
+		t.Errorf("%v, %d slots", q.cause(), n.lane.Streams.Used())
+	}
+	r.finish()
+}

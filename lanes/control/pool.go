@@ -108,6 +108,10 @@ func (c *Channel) obtain() {
 		return
 	}
 	c.slot, c.address = slot, 0
+	if len(c.addresses) == 0 {
+		c.unconnected(lanes.Fault{Cause: lanes.Unreachable, Stage: "connect", Err: errNoAddress})
+		return
+	}
 	c.connect()
 }
 

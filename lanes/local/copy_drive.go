@@ -28,11 +28,12 @@ type Transfer struct {
 	machine copyMachine
 	letter  reactor.Letter
 	timer   reactor.Timer
+	backoff lanes.Backoff
 }
 
 // Start checks like any source and copies; on the lane. Done follows, possibly at once.
 func (t *Transfer) Start(lane *lanes.Lane) {
-	t.lane, t.machine = lane, copyMachine{length: t.Length}
+	t.lane, t.machine, t.backoff = lane, copyMachine{length: t.Length}, lanes.Backoff{}
 	want := netproto.RemoteRead
 	if t.Direction == lanes.Write {
 		want = netproto.RemoteWrite
@@ -76,7 +77,7 @@ func (t *Transfer) begin() {
 		t.end(&lanes.Fault{Cause: lanes.Deadline, Stage: "lease", Err: err})
 	default:
 		t.lane.Counts.ConflictRetries.Add(1)
-		t.lane.Arm(&t.timer, t.lane.Now().After(conflictRetry), t)
+		t.lane.Arm(&t.timer, t.backoff.Next(t.lane.Now(), t.Deadline), t)
 	}
 }
 

@@ -1,17 +1,9 @@
 package local
 
-import (
-	"time"
+import "github.com/orbitte/orbitte/lanes"
 
-	"github.com/orbitte/orbitte/lanes"
-)
-
-const (
-	// sliceBytes is what one turn copies at most.
-	sliceBytes = 1 << 20
-	// conflictRetry is how long a copy waits before it looks again for a conflicting lease.
-	conflictRetry = 50 * time.Microsecond
-)
+// sliceBytes is what one turn copies at most.
+const sliceBytes = 1 << 20
 
 // copyMachine decides the steps of one local copy: slices in order, then done.
 type copyMachine struct {

@@ -34,6 +34,7 @@ type serving struct {
 	lease        segments.Lease
 	copied       int // bytes between range and staging, while the range is leased for it
 	retry        reactor.Timer
+	backoff      lanes.Backoff
 }
 
 // Serve checks everything that the requester claims (SPEC T-11) and starts. The registration is
@@ -55,6 +56,7 @@ func (s *Service) Serve(session *control.Session, r netproto.Request) {
 	}
 	h := s.take()
 	h.session, h.registration, h.offset, h.write = session, registration, r.Offset, write
+	h.backoff = lanes.Backoff{}
 	h.machine = newServe(write, s.lane.Policy.Direct, r.Length)
 	if !s.lane.Policy.Direct {
 		staging, err := s.lane.Arena.Get(r.Length)
@@ -128,7 +130,7 @@ func (h *serving) touch() bool {
 		lease, err := h.registration.Lease(h.offset, h.machine.length, access)
 		if err != nil {
 			lane.Counts.ConflictRetries.Add(1)
-			lane.Arm(&h.retry, lane.Now().After(conflictRetry), h)
+			lane.Arm(&h.retry, h.backoff.Next(lane.Now(), reactor.Forever), h)
 			return false
 		}
 		h.lease, h.copied = lease, 0

@@ -1,18 +1,12 @@
 package tcp
 
 import (
-	"time"
-
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/lanes/control"
 	"github.com/orbitte/orbitte/netproto"
 	"github.com/orbitte/orbitte/reactor"
 	"github.com/orbitte/orbitte/segments"
 )
-
-// conflictRetry is how long a copy waits for a conflicting lease before it looks again. Leases of
-// copies last microseconds; those of direct transfers as long as their payload.
-const conflictRetry = 50 * time.Microsecond
 
 // sliceBytes is what one turn of the lane copies of one payload at most, so that a large or cold one does not
 // keep the lane from the other peers (SPEC L-2; field case F-45).
@@ -51,6 +45,7 @@ type Transfer struct {
 	staging  lanes.Buffer
 	lease    segments.Lease
 	retry    reactor.Timer
+	backoff  lanes.Backoff
 	copied   int  // bytes between local range and staging, while the range is leased for it
 	staged   bool // WRITE: true exactly when the payload is in staging
 	ready    bool // WRITE: true exactly when the source waits for the payload and it is not staged yet
@@ -104,6 +99,7 @@ func (t *Transfer) reset(c *control.Channel) {
 	m := machine{expected: t.Epoch, length: t.Length}
 	t.read, t.write = readMachine{machine: m}, writeMachine{machine: m}
 	t.staged, t.ready, t.prepared, t.held, t.complete = false, false, false, false, false
+	t.backoff = lanes.Backoff{}
 }
 
 // Cancel ends the transfer early (SPEC G-8); Done follows, possibly at once. A commit under way goes on: it
@@ -267,7 +263,10 @@ func (t *Transfer) sendPayload() {
 
 func (t *Transfer) again() {
 	t.lane().Counts.ConflictRetries.Add(1)
-	t.lane().Arm(&t.retry, t.lane().Now().After(conflictRetry), t)
+	if t.lane().Now() >= t.Deadline {
+		return // the exchange ends at it, and with it the waiting
+	}
+	t.lane().Arm(&t.retry, t.backoff.Next(t.lane().Now(), t.Deadline), t)
 }
 
 // Expire goes on with a copy, or looks again for a conflicting lease (reactor.TimerHandler).

@@ -176,7 +176,7 @@ func TestBurstsOfAThousandPeersStayUnderTheCapAndIdleStreamsAreReaped(t *testing
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				limits := orbitte.Limits{PeerSegments: limit}
-				m := spawnManyPeers(t, byte(27+kernel), settings{Kernel: kernel, Limits: limits, IdleTimeout: c.at},
+				m := spawnManyPeers(t, byte(27+kernel), settings{Kernel: kernel, Limits: limits, IdleTimeout: c.at, SourceTimeout: time.Minute},
 					settings{Kernel: kernel, Limits: limits, IdleTimeout: c.from})
 				peak, again := 0, 0
 				for first := 0; first < peers; first += peers / 4 {

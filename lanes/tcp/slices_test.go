@@ -1,0 +1,131 @@
+package tcp
+
+import (
+	"testing"
+
+	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/netproto"
+	"github.com/orbitte/orbitte/reactor/simkernel"
+	"github.com/orbitte/orbitte/segments"
+)
+
+// largeBytes takes several slices to copy.
+const largeBytes = 3*sliceBytes + 5
+
+// halfChanged is true exactly when a range that had one pattern has the other one at its start only.
+func (m *memory) halfChanged(from, to byte) bool {
+	last := m.Length() - 1
+	return m.bytes()[0] == to<<6 && m.bytes()[last] != byte(last*7+last>>8)&0x3f|to<<6 && from != to
+}
+
+// A commit of several slices, at the requester and at the source, is never seen by others, and is
+// completed whatever comes: cancellation, the source's deadline, the end of the stream.
+//
+// proves T-1, M-9
+func TestCommitUnderWayIsCompleted(t *testing.T) {
+	mappings(t)
+	for _, end := range []string{"cancelled", "late", "reset"} {
+		r := newRig(t, 1, simkernel.WorldOptions{Buffer: 8 << 20})
+		source, requester := r.node(sourceHost, setup{}), r.node(requesterHost, setup{})
+		remote, local := source.register(largeBytes, netproto.ReadWrite, 1), requester.register(largeBytes, netproto.LocalOnly, 2)
+		c := requester.channel(source.address)
+		harm := func(a *attempt) {
+			switch end {
+			case "cancelled":
+				a.Cancel()
+			case "late":
+				r.world.Advance(2 * source.policy.SourceTimeout)
+			case "reset":
+				for _, k := range r.world.Connections() {
+					k.Reset()
+				}
+			}
+		}
+		write := requester.ask(lanes.Write, local, remote.ID()).start(c)
+		r.until("half a commit", func() bool { return remote.halfChanged(1, 2) })
+		if lease, err := remote.Lease(largeBytes-1, 1, segments.Shared); err == nil {
+			t.Errorf("%s: a half committed range can be read", end)
+			lease.Return()
+		}
+		harm(write)
+		if o := r.wait(write); o.Err != nil && o.Remote != lanes.EffectUnknown {
+			t.Errorf("%s: %+v", end, o)
+		}
+		r.until("the source's rest", func() bool { return remote.Loans() == 0 })
+		if !remote.holds(2) {
+			t.Errorf("%s: the remote range is a mixture", end)
+		}
+
+		copy(remote.bytes(), pattern(largeBytes, 1))
+		read := requester.ask(lanes.Read, local, remote.ID()).start(c)
+		r.until("half a commit", func() bool { return local.halfChanged(2, 1) })
+		if lease, err := local.Lease(largeBytes-1, 1, segments.Shared); err == nil {
+			t.Errorf("%s: a half committed range can be read", end)
+			lease.Return()
+		}
+		harm(read)
+		if o := r.wait(read); o.Err != nil || o.Local != lanes.EffectComplete || !local.holds(1) {
+			t.Errorf("%s: %+v", end, o)
+		}
+		r.finish()
+	}
+}
+
+// While a large payload is copied, slice by slice, another peer's small request has its turns.
+//
+// proves L-2
+// field case F-45
+func TestLargeCopyLetsOthersHaveTheirTurn(t *testing.T) {
+	mappings(t)
+	const huge = 12 * sliceBytes
+	// Packets take no time, as the copies do not on the virtual clock: what counts is who has how many turns.
+	r := newRig(t, 2, simkernel.WorldOptions{Buffer: huge + 1000, DelayMin: 1, DelayMax: 1})
+	defer r.finish()
+	source, requester, other := r.node(sourceHost, setup{payload: huge}), r.node(requesterHost, setup{}), r.node(scriptHost.Next(), setup{})
+	remote, local := source.register(huge, netproto.ReadWrite, 1), requester.register(huge, netproto.LocalOnly, 2)
+	small, mine := source.register(8, netproto.ReadWrite, 1), other.register(8, netproto.LocalOnly, 2)
+	c := other.channel(source.address)
+	if o := r.wait(other.ask(lanes.Read, mine, small.ID()).start(c)); o.Err != nil {
+		t.Fatal(o.Err)
+	}
+	large := requester.ask(lanes.Write, local, remote.ID()).start(requester.channel(source.address))
+	r.until("half a commit", func() bool { return remote.halfChanged(1, 2) })
+	quick := other.ask(lanes.Read, mine, small.ID()).start(c)
+	for quick.done == 0 && large.done == 0 {
+		r.world.Step()
+	}
+	if quick.done == 0 {
+		t.Error("the small request waited for the large one")
+	}
+	r.wait(quick)
+	if o := r.wait(large); o.Err != nil {
+		t.Error(o.Err)
+	}
+}
+
+// A WRITE's input is copied slice by slice too, under one lease, while its request travels.
+//
+// proves T-1, M-9
+func TestInputIsCopiedUnderOneLease(t *testing.T) {
+	mappings(t)
+	r := newRig(t, 3, simkernel.WorldOptions{Buffer: 8 << 20})
+	defer r.finish()
+	requester := r.node(requesterHost, setup{})
+	local := requester.register(largeBytes, netproto.LocalOnly, 2)
+	p := r.listen()
+	a := requester.ask(lanes.Write, local, 1).start(requester.channel(p.address))
+	r.until("the copy", func() bool { return a.lease.Held() })
+	if lease, err := local.Lease(largeBytes-1, 1, segments.Exclusive); err == nil {
+		t.Error("the input can be changed while it is copied")
+		lease.Return()
+	}
+	r.until("the copy's end", func() bool { return a.staged })
+	copy(local.bytes(), pattern(largeBytes, 3)) // from here on the input is the owner's
+	w := p.accept()
+	if got := w.take(); string(got) != string(pattern(largeBytes, 2)) {
+		t.Error("the payload is not the input as it was")
+	}
+	if o := r.wait(a); o.Err != nil {
+		t.Error(o.Err)
+	}
+}
