@@ -58,41 +58,6 @@ func TestDirectPlacementIsNamedInTheReport(t *testing.T) {
 	})
 }
 
-// proves G-3
-func TestBatchStopsAtFirstFailureAndReportsThePrefix(t *testing.T) {
-	s := newSimPair(t, 1, simkernel.WorldOptions{}, Config{}, Config{}, 64<<10)
-	must(t, s.source.Unregister(soon(t), s.export))
-	var parts []*Registration
-	for i := range 4 { // four regions, of which the third disappears after the segment was read
-		r, err := s.source.Register(s.remote, uint64(i)*16<<10, 16<<10, ReadWrite)
-		must(t, err)
-		parts = append(parts, r)
-	}
-	must(t, s.segment.Refresh(soon(t)))
-	must(t, s.source.Unregister(soon(t), parts[2]))
-	var requests []Request
-	for i := range 4 {
-		requests = append(requests, s.request(Read, i*16<<10, 16<<10))
-	}
-	report, err := s.requester.SubmitAndWait(soon(t), requests)
-	own := wants(t, err, ErrUnknownRegion)
-	if own.Index != 2 || own.Endpoint != s.source.Endpoint() {
-		t.Fatalf("index %d, endpoint %q", own.Index, own.Endpoint)
-	}
-	if report.Completed != 2 || report.Bytes != 32<<10 || report.Failed != 2 || !report.LocallyDrained || report.Local != EffectNone {
-		t.Fatalf("report %+v", report)
-	}
-	if !bytes.Equal(s.local.Bytes()[:32<<10], s.remote.Bytes()[:32<<10]) || !bytes.Equal(s.local.Bytes()[32<<10:], make([]byte, 32<<10)) {
-		t.Fatal("not exactly the prefix was moved")
-	}
-	if served := s.source.Stats().Totals.ReadsServed; served != 2 {
-		t.Fatalf("%d READs were served: the fourth must not be posted", served)
-	}
-	for _, r := range []*Registration{parts[0], parts[1], parts[3]} {
-		must(t, s.source.Unregister(soon(t), r))
-	}
-}
-
 // proves G-2, G-4
 func TestPreflightRefusesBeforeAnyEffect(t *testing.T) {
 	s := newSimPair(t, 2, simkernel.WorldOptions{}, Config{}, Config{}, 64<<10)

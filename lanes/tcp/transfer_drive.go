@@ -35,7 +35,9 @@ type Transfer struct {
 	// Outcome is set before Done is called, on the lane.
 	Outcome lanes.Outcome
 	Done    func(*Transfer)
-	// Free, if not nil, is called when the transfer has nothing more to send: another one may Follow.
+	// Free, if not nil, is called when the transfer has nothing more to send and cannot be refused any more:
+	// another one may Follow. A READ is free from its success header on, since up to there a refusal, and
+	// behind it the follower's reply, could land where the payload is to go.
 	Free func()
 
 	channel  *control.Channel
@@ -86,10 +88,10 @@ func (t *Transfer) Release() {
 	}
 }
 
-// Sendless is true exactly when the transfer is on its stream and has nothing more to send.
+// Sendless is true exactly when the transfer is on its stream and Free was called.
 func (t *Transfer) Sendless() bool {
 	if t.Direction == lanes.Read {
-		return t.read.stage == stageReply || t.read.stage == stagePayload
+		return t.read.stage == stagePayload
 	}
 	return t.write.stage == stageReceipt
 }
@@ -176,7 +178,6 @@ func (t *Transfer) Sent(int) {
 	if t.Direction == lanes.Read {
 		t.read.sent()
 		t.channel.Receive(in, t.payload(), netproto.ReplySize)
-		t.free()
 		return
 	}
 	t.write.sent()
@@ -282,6 +283,9 @@ func (t *Transfer) Expire(*reactor.Timer, reactor.Instant) {
 func (t *Transfer) received(n int) {
 	if t.read.stage == stageReply {
 		t.read.reply(t.channel.In()[:netproto.ReplySize], uint64(n-netproto.ReplySize))
+		if t.read.fault == nil {
+			t.free()
+		}
 	} else {
 		t.read.payload(uint64(n))
 	}
