@@ -51,6 +51,7 @@ func TestSixtyFourGoroutinesUseAndCloseOneEngine(t *testing.T) {
 			func(*rand.Rand) error {
 				p.requester.Stats()
 				p.requester.RetainedResources()
+				time.Sleep(time.Millisecond) // a loop without an end of its own would take a CPU from the others
 				return nil
 			},
 		}

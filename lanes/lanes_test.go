@@ -117,6 +117,34 @@ func TestArenaBoundsWhatLiesIdle(t *testing.T) {
 	}
 }
 
+// Idle small buffers make room for a large one, so that it stays warm from one use to the next.
+func TestArenaKeepsALargeBufferWarm(t *testing.T) {
+	count, _ := segments.Mappings()
+	var a Arena
+	small := make([]Buffer, idleBufferBytesMax>>20)
+	for i := range small {
+		var err error
+		if small[i], err = a.Get(1 << 20); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range small {
+		a.Put(&small[i])
+	}
+	large, err := a.Get(32 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Put(&large)
+	if kept := len(a.idle[classOf(32<<20)]); kept != 1 || a.idleBytes > idleBufferBytesMax {
+		t.Errorf("%d large buffers are kept, %d bytes lie idle", kept, a.idleBytes)
+	}
+	a.Close()
+	if c, _ := segments.Mappings(); c != count {
+		t.Errorf("%d mappings are left", c-count)
+	}
+}
+
 // Slots do not overlap and are all given back.
 func TestArenaSlotsAreApart(t *testing.T) {
 	count, _ := segments.Mappings()

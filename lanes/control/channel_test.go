@@ -341,6 +341,33 @@ func TestRequestsAroundTheWatchReuseTheStream(t *testing.T) {
 	}
 }
 
+// A stream that is in use again is not watched, however long its exchange takes: the answer would look
+// like bytes that nobody asked for.
+//
+// proves T-5
+func TestBusyStreamIsNotWatched(t *testing.T) {
+	r := newRig(t, 7)
+	n := r.node(nodeHost, 1)
+	p := r.listen()
+	c := n.channel(p.address)
+	first := (&question{}).run(c, n.soon())
+	w := p.accept()
+	w.answers(1)
+	r.wait(first)
+	if !c.idle.Armed() || c.watched {
+		t.Fatal("a stream that came to rest is not to be watched after a while")
+	}
+	second := (&question{}).run(c, n.soon())
+	w.request()
+	r.pass(soon)
+	if c.idle.Armed() || c.watched || c.stream.watch != 0 {
+		t.Error("a busy stream is watched")
+	}
+	must(t, w.send(replyBytes(netproto.StatusSuccess, 0)))
+	r.wait(second)
+	r.finish()
+}
+
 // The first reason of an end stays: a deadline that passes while the system gives the buffers back does
 // not hide a broken protocol.
 func TestFirstFaultStays(t *testing.T) {

@@ -60,6 +60,35 @@ func TestSlotsOfBusyAndUncertainStreamsStayCharged(t *testing.T) {
 	}
 }
 
+// A stream of the cache that is in use again is neither evicted for another peer nor watched for its end,
+// however long its exchange takes.
+//
+// proves T-4, T-5
+func TestReusedStreamIsBusy(t *testing.T) {
+	mappings(t)
+	r := newRig(t, 5, simkernel.WorldOptions{})
+	defer r.finish()
+	requester := r.node(requesterHost, setup{streams: 1})
+	local := requester.register(8, netproto.LocalOnly, 2)
+	p, other := r.listen(), r.listen()
+	c := requester.channel(p.address)
+	first := requester.ask(lanes.Read, local, 1).start(c)
+	w := p.accept()
+	w.answer(1)
+	r.wait(first)
+	second := requester.ask(lanes.Read, local, 2).start(c) // at once: the stream is not watched yet
+	w.request()
+	r.pass(soon)
+	exhaustedStreams(t, r.wait(requester.ask(lanes.Read, local, 3).start(requester.channel(other.address))))
+	must(t, w.send(append(replyBytes(netproto.StatusSuccess, 8), pattern(8, 1)...)))
+	if o := r.wait(second); o.Err != nil {
+		t.Errorf("%+v", o)
+	}
+	if n := requester.lane.Counts.StreamsRetired.Load(); n != 0 {
+		t.Errorf("%d streams were retired", n)
+	}
+}
+
 // Channels that wait for an evicted stream's slot get it in their order; none is left behind, and one that
 // finds no stream to evict is refused.
 //

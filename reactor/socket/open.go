@@ -2,8 +2,6 @@ package socket
 
 import (
 	"net/netip"
-	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -44,7 +42,7 @@ func listen(fd int, at netip.AddrPort, to *address, o *reactor.SocketOptions) (n
 	if err := apply(fd, o); err != nil {
 		return netip.AddrPort{}, err
 	}
-	if e := bindPatiently(fd, to, o); e != 0 {
+	if e := bind(fd, to); e != 0 {
 		return netip.AddrPort{}, callError("bind", at.String(), e)
 	}
 	backlog := o.Backlog
@@ -59,24 +57,6 @@ func listen(fd int, at netip.AddrPort, to *address, o *reactor.SocketOptions) (n
 		return netip.AddrPort{}, callError("getsockname", at.String(), e)
 	}
 	return bound, nil
-}
-
-// A port is asked for again every bindRetry, until bindPatience has passed.
-const (
-	bindPatience = 250 * time.Millisecond
-	bindRetry    = 2 * time.Millisecond
-)
-
-// bindPatiently waits a little for a port whose last owner has died: a process that used io_uring is gone, and
-// reaped, up to some 50 ms before the kernel's worker lets go of its listener (io_ring_exit_work, Linux 6.18).
-// SO_REUSEADDR does not help, since that socket still listens.
-func bindPatiently(fd int, to *address, o *reactor.SocketOptions) syscall.Errno {
-	e := bind(fd, to)
-	for waited := time.Duration(0); e == unix.EADDRINUSE && o.ReuseAddress && waited < bindPatience; waited += bindRetry {
-		time.Sleep(bindRetry)
-		e = bind(fd, to)
-	}
-	return e
 }
 
 // Open makes a stream socket that can connect to peer; the caller closes it.

@@ -25,8 +25,14 @@ func (k *Kernel) number(slot int32, r *socket.Record, kind uint32) uint64 {
 
 // await leaves an operation to the ring until its descriptor is ready. walk has seen to it that there is room.
 func (k *Kernel) await(slot int32, r *socket.Record, events uint32) {
+	fd := int32(r.Descriptor)
+	if r.Kind == reactor.Accept {
+		if gate, ok := k.gates[r.Descriptor]; ok {
+			fd = gate
+		}
+	}
 	entry := k.ring.GetSQE()
-	entry.PreparePollAdd(int32(r.Descriptor), events)
+	entry.PreparePollAdd(fd, events)
 	entry.UserData = k.number(slot, r, polling)
 }
 

@@ -2,6 +2,7 @@ package uring
 
 import (
 	"net/netip"
+	"os"
 	"sync/atomic"
 	"syscall"
 
@@ -36,6 +37,7 @@ type Kernel struct {
 	operations *socket.Operations
 	endpoints  socket.Endpoints
 	blocks     blocks
+	gates      map[reactor.Descriptor]int32 // of the listeners that Listen made
 	counters   reactor.Counters
 	// cancels are the entries to be ended for which the submission queue has had no room yet.
 	cancels []uint64
@@ -84,7 +86,7 @@ func New(o Options) (*Kernel, error) {
 		return nil, err
 	}
 	return &Kernel{
-		options: o, ring: ring, waker: waker, multishot: true,
+		options: o, ring: ring, waker: waker, multishot: true, gates: map[reactor.Descriptor]int32{},
 		operations: socket.NewOperations(o.Operations), cancels: make([]uint64, 0, o.Operations),
 		// NO_SQARRAY (6.6) and SINGLE_ISSUER (6.0) are younger than POLL_FIRST (5.19), and COOP_TASKRUN is as old.
 		pollFirst: ring.flags&(setupSingleIssuer|setupCoopTaskrun|setupNoSQArray) != 0,
@@ -123,8 +125,36 @@ func (k *Kernel) Listen(at netip.AddrPort, o reactor.SocketOptions) (reactor.Des
 	if err != nil {
 		return reactor.NoDescriptor, bound, err
 	}
+	if err := k.makeGate(fd); err != nil {
+		_ = socket.Close(fd)
+		return reactor.NoDescriptor, netip.AddrPort{}, err
+	}
 	k.endpoints.Begin(reactor.Descriptor(fd), false)
 	return reactor.Descriptor(fd), bound, nil
+}
+
+// makeGate makes the epoll descriptor on which the ring waits in place of a listener. The ring keeps what it waits on
+// open until the system's worker has torn it down, some time after the process is gone (io_ring_exit_work);
+// a listener kept so would refuse its port to the next process. An epoll descriptor keeps nothing open.
+func (k *Kernel) makeGate(fd int) error {
+	gate, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return os.NewSyscallError("epoll_create1", err)
+	}
+	if err := unix.EpollCtl(gate, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}); err != nil {
+		_ = socket.Close(gate)
+		return os.NewSyscallError("epoll_ctl", err)
+	}
+	k.gates[reactor.Descriptor(fd)] = int32(gate)
+	return nil
+}
+
+// closeGate ends the gate of a listener; other descriptors have none.
+func (k *Kernel) closeGate(d reactor.Descriptor) {
+	if gate, ok := k.gates[d]; ok {
+		delete(k.gates, d)
+		_ = socket.Close(int(gate)) // nothing was written to it
+	}
 }
 
 // Open makes an unconnected stream; see reactor.Kernel.
@@ -201,6 +231,7 @@ func (k *Kernel) Close(d reactor.Descriptor) error {
 		}
 		k.endpoints.Begin(d, false)
 	}
+	k.closeGate(d)
 	return socket.Close(int(d))
 }
 
@@ -216,6 +247,9 @@ func (k *Kernel) Shutdown() error {
 	}
 	if k.closed.Swap(true) {
 		return nil
+	}
+	for d := range k.gates {
+		k.closeGate(d)
 	}
 	k.ring.Close()
 	k.blocks.close()
