@@ -53,6 +53,7 @@ type Session struct {
 	header     []byte
 	slot       budgets.Charge // of Lane.Sessions
 	state      sessionState
+	reader     netproto.Reader // of the next frame's header
 	request    netproto.Request
 	handler    Handler
 	admitted   budgets.Charge // of Admission.Handlers, while serving
@@ -87,17 +88,37 @@ func (s *Session) await() {
 	s.state = sessionIdle
 	s.move(&s.server.idle)
 	s.server.lane.Arm(&s.timer, s.server.lane.Now().After(s.server.lane.Policy.IdleTimeout), s)
-	s.stream.Receive(s.In()[:netproto.RequestSize], nil, netproto.RequestSize)
+	s.reader.Begin(netproto.RequestSize)
+	s.gather()
 }
 
-// Received: a whole frame header, or bytes for the handler (User).
+// gather receives what the frame's header still lacks, in whatever pieces it comes.
+func (s *Session) gather() { s.stream.Receive(s.In()[:len(s.reader.Room())], nil, 1) }
+
+// Received: bytes of a frame's header, or for the handler (User). A peer that speaks another protocol is
+// refused at its first wrong byte; one that stops in the middle of a header has the source's time for it.
 func (s *Session) Received(n int) {
 	if s.state == sessionServing {
 		s.handler.Received(n)
 		return
 	}
+	lane := s.server.lane
+	begun := !s.reader.Empty()
+	s.reader.Feed(s.In()[:n])
+	if err := s.reader.Check(); err != nil {
+		s.move(&s.server.busy)
+		s.violated(err)
+		return
+	}
+	if !s.reader.Complete() {
+		if !begun {
+			lane.Arm(&s.timer, lane.Now().After(lane.Policy.SourceTimeout), s)
+		}
+		s.gather()
+		return
+	}
 	s.move(&s.server.busy)
-	request, err := netproto.DecodeRequest(s.In()[:netproto.RequestSize])
+	request, err := s.reader.Request()
 	if err != nil {
 		s.violated(err)
 		return

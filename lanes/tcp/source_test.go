@@ -528,7 +528,7 @@ func TestBusyStreamsAreNotEvicted(t *testing.T) {
 	}
 }
 
-// A stream without a frame is closed after the idle time, also one with half a header.
+// A stream without a frame is closed after the idle time, one with half a header after the source's.
 //
 // proves T-6
 func TestIdleStreamIsClosed(t *testing.T) {
@@ -541,12 +541,38 @@ func TestIdleStreamIsClosed(t *testing.T) {
 		at := r.world.Now()
 		must(t, w.send(requestBytes(netproto.OperationDescribe, 0, 0, 0)[:part]))
 		w.ends()
-		if took := time.Duration(r.world.Now() - at); took < 30*time.Second-soon || took > 30*time.Second+soon {
+		want := 30 * time.Second
+		if part > 0 {
+			want = source.lane.Policy.SourceTimeout
+		}
+		if took := time.Duration(r.world.Now() - at); took < want-soon || took > want+soon {
 			t.Errorf("with %d bytes of a header the stream was closed after %v", part, took)
 		}
 	}
 	if n := source.lane.Counts.IdleClosed.Load(); n != 3 {
 		t.Errorf("%d idle streams are counted", n)
+	}
+}
+
+// A peer that speaks another protocol is told so at its first wrong byte, before a whole header is there.
+//
+// proves W-15
+func TestForeignProtocolIsRefusedAtItsFirstWrongByte(t *testing.T) {
+	mappings(t)
+	r := newRig(t, 21, simkernel.WorldOptions{})
+	defer r.finish()
+	source := r.node(sourceHost, setup{})
+	for _, text := range []string{"G", "ORBITTE\x01", "ORBITTE\x00\x00\x12"} {
+		w := r.dial(source.address)
+		at := r.world.Now()
+		must(t, w.send([]byte(text)))
+		if p := w.reply(); p.Status != netproto.StatusProtocolError {
+			t.Errorf("%q: %+v", text, p)
+		}
+		w.ends()
+		if took := time.Duration(r.world.Now() - at); took > soon {
+			t.Errorf("%q was refused after %v", text, took)
+		}
 	}
 }
 
