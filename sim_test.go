@@ -2,7 +2,6 @@ package orbitte
 
 import (
 	"context"
-	"encoding/binary"
 	"net/netip"
 	"testing"
 	"time"
@@ -112,6 +111,3 @@ func used(e *Engine) map[string]int64 {
 	}
 	return m
 }
-
-// word reads a counter out of memory.
-func word(m *Memory, offset int) uint64 { return binary.LittleEndian.Uint64(m.Bytes()[offset:]) }

@@ -2,7 +2,6 @@ package reactor
 
 import (
 	"net/netip"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,7 +11,6 @@ import (
 // until an instant, moves it; a Poll that waits for ever really waits for Wake.
 type fakeKernel struct {
 	now       atomic.Int64
-	mutex     sync.Mutex
 	ready     []Completion
 	echo      bool // every submitted operation is ready at once
 	moves     int  // N of echoed completions

@@ -130,7 +130,7 @@ func TestOwnerOfForeignMemoryLivesUntilTheLastDrop(t *testing.T) {
 	}
 }
 
-type owner struct{ memory [32]byte }
+type owner struct{ _ [32]byte }
 
 // foreign returns foreign memory whose owner nobody else knows, and a channel that closes when the owner is
 // collected.

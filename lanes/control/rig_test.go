@@ -82,7 +82,6 @@ type node struct {
 	described  netproto.Descriptor
 	ledger     budgets.Ledger
 	channels   []*Channel
-	ended      int
 }
 
 func (r *rig) node(host netip.Addr, streams int64) *node {

@@ -32,7 +32,6 @@ type exchange struct {
 	local, remote *memory
 	source        *node
 	requester     *node
-	judged        bool
 }
 
 func newLife(t *testing.T, seed uint64, direct bool) *life {

@@ -163,12 +163,7 @@ func write(path string, cells []*cell, b *bench) error {
 	return file.Close()
 }
 
-// hello is what the source side tells.
-type hello struct {
-	Raw     string
-	Engines map[string]sourceHello // by mode
-}
-
+// sourceHello is what the source side tells.
 type sourceHello struct {
 	Endpoint, Epoch string
 	Address         uint64

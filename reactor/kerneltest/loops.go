@@ -45,7 +45,7 @@ func (r *rig) start(mode reactor.Mode) (*reactor.Loop, func()) {
 // asleep for ever.
 func loopWakes(r *rig) {
 	if !r.Concurrent {
-		r.Skip("loops of this kernel do not run on their own")
+		r.Skip("virtual-time: loops of this kernel do not run on their own")
 	}
 	for _, mode := range []reactor.Mode{reactor.EventDriven, reactor.Adaptive} {
 		l, end := r.start(mode)
@@ -77,7 +77,7 @@ func loopWakes(r *rig) {
 // field case F-51: an idle loop makes no turns; only letters make it turn.
 func loopIdle(r *rig) {
 	if !r.Concurrent {
-		r.Skip("loops of this kernel do not run on their own")
+		r.Skip("virtual-time: loops of this kernel do not run on their own")
 	}
 	l, end := r.start(reactor.EventDriven)
 	back := make(chan reactor.Stats, 1)

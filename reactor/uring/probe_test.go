@@ -42,7 +42,7 @@ func TestProbeNamesTheSeccompFilter(t *testing.T) {
 	value := os.Getenv(childErrno)
 	if value == "" {
 		if err := Probe(); err != nil {
-			t.Skip("io_uring is forbidden here already:", err)
+			t.Skip("no-io-uring:", err)
 		}
 		for errno := range reasons {
 			inChild(t, "TestProbeNamesTheSeccompFilter", strconv.Itoa(int(errno)))
@@ -69,15 +69,15 @@ func TestProbeNamesTheSeccompFilter(t *testing.T) {
 // ORBITTE_TEST_SYSCTL=1 go test -run ProbeNamesTheSysctl ./reactor/uring
 func TestProbeNamesTheSysctl(t *testing.T) {
 	if os.Getenv("ORBITTE_TEST_SYSCTL") == "" {
-		t.Skip("changes the whole machine for a moment; set ORBITTE_TEST_SYSCTL=1")
+		t.Skip("opt-in: changes the whole machine for a moment; set ORBITTE_TEST_SYSCTL=1 (test/field proves the same beside other tests)")
 	}
 	const path = "/proc/sys/kernel/io_uring_disabled"
 	before, err := os.ReadFile(path)
 	if err != nil {
-		t.Skip(err)
+		t.Skip("no-sysctl:", err)
 	}
 	if err := os.WriteFile(path, []byte("2"), 0); err != nil {
-		t.Skip("needs root:", err)
+		t.Skip("no-root:", err)
 	}
 	err = Probe()
 	_, opened := New(Options{})
@@ -126,7 +126,7 @@ func TestEachReasonNamesItsRemedy(t *testing.T) {
 
 func TestProbeLeavesNothing(t *testing.T) {
 	if err := Probe(); err != nil {
-		t.Skip(err)
+		t.Skip("no-sysctl:", err)
 	}
 	descriptors, kib := holdings(t)
 	for range 20 {

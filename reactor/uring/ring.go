@@ -20,7 +20,7 @@ type Ring struct {
 	flags                   uint32 // IORING_SETUP_* that the system accepted
 	rings, entries, private []byte
 	sqHead, sqTail          *uint32
-	sqFlags, sqDropped      *uint32
+	sqFlags                 *uint32
 	cqHead, cqTail          *uint32
 	sqMask, cqMask          uint32
 	sqes                    []SubmissionEntry
