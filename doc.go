@@ -12,7 +12,7 @@
 //
 //	Engine:  open ──CloseSource / CloseRequester──▶ half closed ──Close──▶ closing ──▶ closed
 //	Batch:   running ──▶ done ──Free──▶ gone;  running ──Free──▶ detached ──▶ gone
-//	Request: queued ──▶ running ──▶ succeeded, failed;  queued ──▶ skipped
+//	Request: queued ──▶ running ──▶ succeeded, failed;  queued, posted ahead ──▶ skipped
 //
 // Outside it relies on Linux (sockets, io_uring or epoll, cgroup v1 or v2 for the CPU quota) and on
 // SPEC M, W, T, G, B, N, U and L.
