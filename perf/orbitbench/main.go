@@ -36,7 +36,10 @@ type cell struct {
 }
 
 func (c *cell) ok() bool {
-	if c.AtMost {
+	switch {
+	case c.Target == 0: // shown, not judged
+		return true
+	case c.AtMost:
 		return c.Ratio <= c.Target
 	}
 	return c.Ratio >= c.Target
@@ -99,7 +102,11 @@ func run(rounds int, only, kernel, out string) (short bool, err error) {
 		if !c.ok() {
 			word, short = "short", true
 		}
-		fmt.Printf("%-24s %7.2f %-4s %7.2f %-4s %8.2f %6.2f … %-6.2f %s %.2f %s\n", c.Name, c.Engine, c.Unit, c.Raw, c.Unit, c.Ratio, c.Low, c.High, sign, c.Target, word)
+		verdict := fmt.Sprintf("%s %.2f %s", sign, c.Target, word)
+		if c.Target == 0 {
+			verdict = "shown beside it"
+		}
+		fmt.Printf("%-24s %7.2f %-4s %7.2f %-4s %8.2f %6.2f … %-6.2f %s; %s\n", c.Name, c.Engine, c.Unit, c.Raw, c.Unit, c.Ratio, c.Low, c.High, verdict, c.Against)
 	}
 	if out != "" {
 		err = write(out, cells, b)

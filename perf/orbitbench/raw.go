@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -217,6 +218,110 @@ func (s *rawStream) pingPong(c rawCommand, block []byte, times []time.Duration) 
 			return err
 		}
 		if err := s.read(block[:c.size]); err != nil {
+			return err
+		}
+		times[i] = time.Since(start)
+	}
+	return nil
+}
+
+// rawLane is a raw ping-pong with the thread structure of an engine that has lanes of its own: a caller
+// hands each round trip to a locked thread by eventfd, which waits by epoll, and is told by a channel. It
+// says what is left of the engine's latency when that hand-over is taken off.
+type rawLane struct {
+	stream *rawStream
+	event  int
+	spin   time.Duration // how long the thread looks before it blocks
+	block  []byte
+	size   uint64
+	err    error
+	done   chan struct{}
+	quit   bool
+}
+
+func newRawLane(s *rawStream, spin time.Duration, block []byte, size uint64) (*rawLane, error) {
+	event, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, err
+	}
+	l := &rawLane{stream: s, event: event, spin: spin, block: block, size: size, done: make(chan struct{}, 1)}
+	if err := unix.EpollCtl(s.epoll, unix.EPOLL_CTL_ADD, event, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(event)}); err != nil {
+		unix.Close(event)
+		return nil, err
+	}
+	go l.run()
+	return l, nil
+}
+
+// await blocks until something may be ready, after looking for a while.
+func (l *rawLane) await() {
+	var events [4]unix.EpollEvent
+	for start := time.Now(); l.spin > 0 && time.Since(start) < l.spin; {
+		if n, _ := unix.EpollWait(l.stream.epoll, events[:], 0); n > 0 {
+			return
+		}
+	}
+	_, _ = unix.EpollWait(l.stream.epoll, events[:], -1) // an interrupted wait looks again
+}
+
+func (l *rawLane) run() {
+	runtime.LockOSThread()
+	var count [8]byte
+	for {
+		if n, _ := unix.Read(l.event, count[:]); n != len(count) {
+			l.await()
+			continue
+		}
+		if l.quit {
+			unix.Close(l.event)
+			l.done <- struct{}{}
+			return
+		}
+		l.err = l.stream.write(l.block[:52])
+		for rest := l.block[:l.size]; l.err == nil && len(rest) > 0; {
+			n, _, err := unix.Recvfrom(l.stream.fd, rest, unix.MSG_DONTWAIT)
+			switch {
+			case err == unix.EAGAIN:
+				l.await()
+			case err != nil:
+				l.err = err
+			case n == 0:
+				l.err = fmt.Errorf("raw peer closed the stream")
+			default:
+				rest = rest[n:]
+			}
+		}
+		l.done <- struct{}{}
+	}
+}
+
+func (l *rawLane) call() error {
+	if _, err := unix.Write(l.event, []byte{1, 0, 0, 0, 0, 0, 0, 0}); err != nil {
+		return err
+	}
+	<-l.done
+	return l.err
+}
+
+func (l *rawLane) close() {
+	l.quit = true
+	_ = l.call()
+}
+
+// pingPongByLane is pingPong through a rawLane.
+func (s *rawStream) pingPongByLane(c rawCommand, spin time.Duration, block []byte, times []time.Duration) error {
+	s.spin = false
+	if err := s.write(c.encode()); err != nil {
+		return err
+	}
+	l, err := newRawLane(s, spin, block, c.size)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	for i := range times {
+		start := time.Now()
+		if err := l.call(); err != nil {
 			return err
 		}
 		times[i] = time.Since(start)
