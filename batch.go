@@ -62,7 +62,7 @@ func (e *Engine) Submit(ctx context.Context, requests []Request, options ...Subm
 
 func (e *Engine) submit(ctx context.Context, requests []Request, options []SubmitOption) (*Batch, error) {
 	if err := ctx.Err(); err != nil {
-		return nil, err
+		return nil, in(unposted, err)
 	}
 	b := &Batch{engine: e, ctx: ctx, group: newGroup(e), done: make(chan struct{})}
 	g := b.group
@@ -188,16 +188,22 @@ func (b *Batch) Done() <-chan struct{} { return b.done }
 // comes back and the batch goes on.
 func (b *Batch) Wait(ctx context.Context) (Report, error) {
 	if b.state.Load()&batchFreed != 0 {
-		return Report{Failed: -1}, &Error{Op: "Wait", Index: -1, Class: ErrInvalid, Cause: errFreed}
+		return Report{Failed: -1}, freed("Wait")
 	}
 	if err := b.engine.waitOn(ctx, b.done, nil); err != nil {
-		return Report{Failed: -1}, failure("Wait", err)
+		return Report{Failed: -1}, failure("Wait", in(waiting, err))
 	}
 	return b.report, b.err
 }
 
-// Poll says whether the whole batch is terminal, and its report if so. It never blocks.
+func freed(op string) error { return &Error{Op: op, Index: -1, Class: ErrInvalid, Cause: errFreed} }
+
+// Poll says whether the whole batch is terminal, and its report if so. It never blocks. After Free it is
+// terminal with ErrInvalid: nothing more is to be had.
 func (b *Batch) Poll() (report Report, terminal bool, err error) {
+	if b.state.Load()&batchFreed != 0 {
+		return Report{Failed: -1}, true, freed("Poll")
+	}
 	select {
 	case <-b.done:
 		return b.report, true, b.err
@@ -206,8 +212,12 @@ func (b *Batch) Poll() (report Report, terminal bool, err error) {
 	}
 }
 
-// Task says where request i stands, and once that is terminal, how many bytes it moved. It never blocks.
+// Task says where request i stands, and once that is terminal, how many bytes it moved. It never blocks. Errors:
+// the task's own; ErrInvalid, with the zero state, when there is no such task or the batch was freed.
 func (b *Batch) Task(i int) (state TaskState, bytes uint64, err error) {
+	if b.state.Load()&batchFreed != 0 {
+		return 0, 0, freed("Task")
+	}
 	if i < 0 || i >= len(b.group.tasks) {
 		return 0, 0, &Error{Op: "Task", Index: i, Class: ErrInvalid, Cause: errNoTask}
 	}
@@ -238,7 +248,7 @@ func (b *Batch) Cancel() {
 // it is drained. Errors: ErrInvalid when it was freed before.
 func (b *Batch) Free() error {
 	if !b.settle(batchFreed) {
-		return &Error{Op: "Free", Index: -1, Class: ErrInvalid, Cause: errFreed}
+		return freed("Free")
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // closing is how far Close has come; guarded by Engine.mu. Each step is done once; a later call goes on
@@ -46,8 +47,10 @@ func (e *Engine) quiet(ctx context.Context, op string, quiet <-chan struct{}, wa
 // Close fences source and requester, waits for the work of both, then ends streams, listener and lanes, in
 // this order (SPEC G-6). Work in flight ends by its own deadline at the latest. Registrations, memory and
 // batches stay the caller's: Unregister, Memory.Close and Batch.Free go on working. Any goroutine may call
-// it, in manual mode too. Errors: ErrUnquiesced when the context ends first, with what is waited for; call
-// it again to go on. A closed engine returns nil.
+// it, in manual mode too. Errors: ErrUnquiesced when the context ends first, with what is waited for and
+// whether memory may still be touched; call it again to go on. A closed engine returns nil, and so does an idle
+// one whose context has ended before: what is left then is the engine's own and takes no waiting for anybody's
+// work. Close alone is no full drain (see Stats.Gauges): what is the caller's stays charged until it is given back.
 func (e *Engine) Close(ctx context.Context) error {
 	e.mu.Lock()
 	e.closing.began = true
@@ -60,10 +63,24 @@ func (e *Engine) Close(ctx context.Context) error {
 	if err := e.CloseRequester(ctx); err != nil {
 		return renamed(err, "Close")
 	}
+	ctx, cancel := withTurns(ctx)
+	defer cancel()
 	if err := e.quiet(ctx, "Close", e.endStreams(), func() string { return "streams are being closed" }); err != nil {
-		return err
+		return in(tearing, err)
 	}
 	return e.endLanes(ctx)
+}
+
+// closeTurns is what an engine without work needs to end its streams, loops and log, many times over; each of
+// them takes a turn of a lane and waits for nobody. It bounds a Close whose context has ended.
+const closeTurns = 250 * time.Millisecond
+
+// withTurns gives a context that has ended the time for the engine's own turns.
+func withTurns(ctx context.Context) (context.Context, context.CancelFunc) {
+	if ctx.Err() == nil {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(context.WithoutCancel(ctx), closeTurns)
 }
 
 func renamed(err error, op string) error {
@@ -184,7 +201,7 @@ func ended(ctx context.Context, done <-chan struct{}, otherwise string) error {
 	case <-done:
 		return nil
 	case <-ctx.Done():
-		return &Error{Op: "Close", Index: -1, Class: ErrUnquiesced, Cause: fmt.Errorf("%s: %w", otherwise, ctx.Err())}
+		return &Error{Op: "Close", Index: -1, Class: ErrUnquiesced, Cause: fmt.Errorf("%s: %w", otherwise, ctx.Err()), situation: tearing}
 	}
 }
 

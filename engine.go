@@ -3,6 +3,7 @@ package orbitte
 import (
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 
@@ -22,8 +23,9 @@ type Epoch = netproto.Epoch
 // ParseEpoch reads an epoch's text form, 32 hexadecimal digits.
 func ParseEpoch(text string) (Epoch, error) {
 	epoch, err := netproto.ParseEpoch(text)
-	if err != nil {
-		return Epoch{}, &Error{Op: "ParseEpoch", Index: -1, Class: ErrInvalid, Cause: err}
+	if err != nil { // the room below speaks of frames
+		cause := fmt.Errorf("%.40q is no epoch; it must be 32 hexadecimal digits", text)
+		return Epoch{}, &Error{Op: "ParseEpoch", Index: -1, Class: ErrInvalid, Cause: cause}
 	}
 	return epoch, nil
 }
@@ -105,8 +107,8 @@ func newBudgets(l *Limits, lanes int) engineBudgets {
 		if i < l.PeerSegments%lanes {
 			share++
 		}
-		b.streams = append(b.streams, budgets.New("peer streams", "streams", share))
-		b.sessions = append(b.sessions, budgets.New("accepted streams", "streams", share))
+		b.streams = append(b.streams, budgets.New(fmt.Sprintf("peer streams, lane %d", i), "streams", share))
+		b.sessions = append(b.sessions, budgets.New(fmt.Sprintf("accepted streams, lane %d", i), "streams", share))
 	}
 	return b
 }

@@ -3,6 +3,7 @@ package orbitte
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -30,32 +31,9 @@ var (
 	ErrCancelled     = errors.New("cancelled")
 	ErrProtocol      = errors.New("protocol violated by the peer")
 	ErrPeer          = errors.New("the peer failed")
-	ErrUnquiesced    = errors.New("memory is not proven quiet")
+	ErrUnquiesced    = errors.New("not proven quiet")
 	ErrSystem        = errors.New("the system refused")
 )
-
-// advice is what is known about an error of a class, and what to do about it (field case F-24).
-type advice struct{ known, remedy string }
-
-var advices = map[error]advice{
-	ErrInvalid:       {"nothing was done", "correct the argument"},
-	ErrClosed:        {"no byte was moved", "open a new engine or segment; if the peer's source is closed, find another peer"},
-	ErrExhausted:     {"no byte was moved; what ran out is named", "wait for work to end, free what is held, or raise the limit in Config.Limits, at the peer if it was the peer's"},
-	ErrUncovered:     {"nothing was posted", "register one range that covers the whole local range"},
-	ErrUnknownRegion: {"no byte was moved; region IDs are never reused, so an old one stays invalid", "refresh the segment and resolve the address again"},
-	ErrPermission:    {"no byte was moved", "register the range at the source with the permission for this direction"},
-	ErrConflict:      {"no byte of the range was changed", "order the accesses, then submit again"},
-	ErrUnavailable:   {"no byte was moved; no other path was tried", "name a transport, notification channel or kernel that is there on both sides"},
-	ErrStaleEpoch:    {"no byte was moved; the peer restarted or another process has its address", "get the new epoch from the source's owner and open the segment again"},
-	ErrUnreachable:   {"nothing was posted", "check endpoint, network and that the source runs, then submit again"},
-	ErrDisconnected:  {"the stream was retired; the effects are in the report", "submit a READ again; before repeating a WRITE whose remote effect is unknown, make sure that it may be repeated"},
-	ErrDeadline:      {"the stream was retired if the request was running; the effects are in the report", "submit again with a later deadline; mind a remote effect that is unknown"},
-	ErrCancelled:     {"the stream was retired if the request was running; the effects are in the report", "nothing, it was asked for; mind a remote effect that is unknown"},
-	ErrProtocol:      {"the stream was retired; the effects are in the report", "check that the endpoint is an OrbitTE source of the same protocol version"},
-	ErrPeer:          {"the source answered that it failed; no byte was committed", "look at the source's log"},
-	ErrUnquiesced:    {"the system may still touch the memory, which stays owned and charged", "do not reuse the memory; wait again, or look at RetainedResources"},
-	ErrSystem:        {"the engine holds nothing for the failed call", "see the system's error"},
-}
 
 // Error says what failed, where, what is known and what to do.
 type Error struct {
@@ -69,13 +47,15 @@ type Error struct {
 	Class error
 	// Cause is the underlying error: a *lanes.Fault, *budgets.Exhausted, a syscall.Errno, …; may be nil.
 	Cause error
+
+	situation situation // of the call, where it decides what is known
 }
 
 // Known says what is certain in spite of the error.
-func (e *Error) Known() string { return advices[e.Class].known }
+func (e *Error) Known() string { return e.advice().known }
 
 // Remedy says what to do.
-func (e *Error) Remedy() string { return advices[e.Class].remedy }
+func (e *Error) Remedy() string { return e.advice().remedy }
 
 func (e *Error) Error() string {
 	var text strings.Builder
@@ -89,12 +69,25 @@ func (e *Error) Error() string {
 	if e.Endpoint != "" {
 		text.WriteString("peer " + e.Endpoint + ": ")
 	}
-	text.WriteString(e.Class.Error())
-	if e.Cause != nil {
-		text.WriteString(": " + e.Cause.Error())
-	}
+	text.WriteString(e.fact())
 	text.WriteString(" (known: " + e.Known() + "; remedy: " + e.Remedy() + ")")
 	return text.String()
+}
+
+// fact is class and cause; a cause that begins with the class's words says them once.
+func (e *Error) fact() string {
+	class := e.Class.Error()
+	if e.Cause == nil {
+		return class
+	}
+	if own, ok := e.Cause.(*budgets.Exhausted); ok { // its own text has a remedy too
+		return fmt.Sprintf("%s: %s: asked %d, in use %d, limit %d %s", class, own.Budget, own.Asked, own.Used, own.Limit, own.Unit)
+	}
+	cause := e.Cause.Error()
+	if strings.HasPrefix(cause, class) {
+		return cause
+	}
+	return class + ": " + cause
 }
 
 // item is what Index counts.
@@ -204,4 +197,17 @@ func failure(op string, err error) error {
 		return own
 	}
 	return &Error{Op: op, Index: -1, Class: classOf(err), Cause: err}
+}
+
+// in is an error of the rooms below, or of a context, that came up in a situation.
+func in(s situation, err error) error {
+	if err == nil {
+		return nil
+	}
+	own, ok := err.(*Error)
+	if !ok {
+		own = &Error{Index: -1, Class: classOf(err), Cause: err}
+	}
+	own.situation = s
+	return own
 }

@@ -123,6 +123,9 @@ func (h *hook) arrived(c *courier) {
 // RetryNotifications sends the batch's notification again to the peers that certainly did not get it, and
 // says how many are left. Call it after Done. The error is the first failure's.
 func (b *Batch) RetryNotifications(ctx context.Context) (left int, err error) {
+	if b.state.Load()&batchFreed != 0 {
+		return 0, freed("RetryNotifications")
+	}
 	if _, terminal, _ := b.Poll(); !terminal || b.hook == nil {
 		return 0, &Error{Op: "RetryNotifications", Index: -1, Class: ErrInvalid, Cause: errNoNotification}
 	}

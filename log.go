@@ -46,5 +46,7 @@ var noteTexts = map[lanes.NoteKind]struct{ text, remedy string }{
 	lanes.NoteListenerFailed:   {"the listener has failed; no new peer can connect", "open a new engine"},
 	lanes.NoteSessionsOverflow: {"a connection was closed: no handler, queue place or stream slot for it", "raise Limits.SourceHandlers, SourceQueue or PeerSegments"},
 	lanes.NoteProtocol:         {"a peer broke the protocol; its stream was closed", "check who connects to this port, and versions"},
+	lanes.NoteStaleEpoch:       {"a peer was refused: it expects another life of this source", "give the peer this engine's epoch, if it means this engine"},
+	lanes.NotePermission:       {"a peer was refused: the region does not allow the direction", "register the range with RemoteRead or RemoteWrite, if the peer may do this"},
 	lanes.NoteRetained:         {"a descriptor could not be closed and is retained", "see Engine.RetainedResources"},
 }

@@ -113,7 +113,7 @@ func lookupError(ctx context.Context, host string, err error) error {
 	if ctx.Err() != nil {
 		class = classOf(ctx.Err())
 	}
-	return &Error{Index: -1, Class: class, Cause: fmt.Errorf("look up %q: %w", host, err)}
+	return &Error{Index: -1, Class: class, situation: asking, Cause: fmt.Errorf("look up %q: %w", host, err)}
 }
 
 func systemResolver(ctx context.Context, host string) ([]netip.Addr, error) {

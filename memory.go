@@ -8,6 +8,10 @@ import (
 
 // Memory is one memory object: the unit that one lease table arbitrates. It belongs to the caller, is
 // independent of any engine, and may be registered with several (SPEC M-3, M-9).
+//
+// Its own length is an int, as that of every Go slice: Allocate, Bytes and Len go together. Offsets, lengths
+// and addresses of ranges, registrations and requests are uint64, since they are compared with a peer's, which
+// are not limited by this process. A registration's Address and Length are the whole range in that form.
 type Memory struct {
 	backing *segments.Backing
 	closed  atomic.Bool

@@ -155,7 +155,11 @@ func (c *courier) end(effect Effect, err error) {
 	c.report = NotificationReport{Status: Delivered, Effect: effect}
 	if err != nil {
 		c.report.Status = Failed
-		wrapped := &Error{Op: "SendNotification", Index: -1, Endpoint: c.segment.endpoint, Class: classOf(err), Cause: err}
+		wrapped, own := err.(*Error)
+		if !own {
+			wrapped = &Error{Index: -1, Class: classOf(err), Cause: err}
+		}
+		wrapped.Op, wrapped.Endpoint, wrapped.situation = "SendNotification", c.segment.endpoint, notifying
 		if c.channel != nil { // keep what the channel before the fallback said
 			wrapped.Cause = fmt.Errorf("control RPC: %w; TCP channel before it: %w", err, c.channel)
 		}
@@ -178,7 +182,7 @@ func (e *Engine) SendNotification(ctx context.Context, s *Segment, n Notificatio
 
 func (e *Engine) notify(ctx context.Context, s *Segment, n Notification) (report NotificationReport, err error) {
 	if err := ctx.Err(); err != nil {
-		return report, err
+		return report, in(unposted, err)
 	}
 	if s == nil || s.engine != e {
 		return report, &Error{Index: -1, Class: ErrInvalid, Cause: errSegment}
@@ -303,7 +307,7 @@ func (e *Engine) AwaitNotifications(ctx context.Context) ([]Notification, error)
 			return notes, nil
 		}
 		if err := e.waitOn(ctx, e.inbox.Arrived(), e.admission.Gate.Quiet()); err != nil {
-			return nil, failure("AwaitNotifications", err)
+			return nil, failure("AwaitNotifications", in(waiting, err))
 		}
 	}
 }

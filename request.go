@@ -67,7 +67,7 @@ type Request struct {
 type Report struct {
 	Completed int
 	Bytes     uint64 // of the completed requests
-	Failed    int    // index of the failed request; -1 if none
+	Failed    int    // index of the request that failed, or that the checks refused (the error's Index); -1 if none
 	// Local and Remote say what the failed request did to the range that it writes.
 	Local, Remote Effect
 	// LocallyDrained is true exactly when nothing can touch the caller's memory any more on behalf of the
@@ -89,7 +89,7 @@ var (
 type TaskState uint32
 
 const (
-	TaskQueued TaskState = iota
+	TaskQueued TaskState = iota + 1 // zero is no state: there is no such task
 	TaskRunning
 	TaskSucceeded // terminal
 	TaskFailed    // terminal
@@ -97,7 +97,7 @@ const (
 )
 
 func (s TaskState) String() string {
-	names := [...]string{"queued", "running", "succeeded", "failed", "skipped"}
+	names := [...]string{"no task", "queued", "running", "succeeded", "failed", "skipped"}
 	if int(s) < len(names) {
 		return names[s]
 	}
@@ -125,12 +125,14 @@ func (e *Engine) resolveRequest(r *Request) (resolved, error) {
 		return resolved{}, &Error{Class: ErrInvalid, Cause: errOperation}
 	case r.Segment == nil || r.Segment.engine != e:
 		return resolved{}, &Error{Class: ErrInvalid, Cause: errSegment}
+	case r.Segment.gate.Fenced(): // whatever the request asks for
+		return resolved{}, &Error{Class: ErrClosed, Cause: errSegment}
 	case r.Transport != TransportTCP:
 		return resolved{}, &Error{Class: ErrUnavailable, Cause: fmt.Errorf("%w: %v", errTransport, r.Transport)}
 	case r.Segment.Local() && overlap(r.Local, r.Remote, r.Length):
 		return resolved{}, &Error{Class: ErrInvalid, Cause: errOverlap} // it would wait for its own lease
 	case r.Length > r.Segment.TransferBytesMax():
-		return resolved{}, &budgets.Exhausted{Budget: "one payload (the smaller limit of both sides)", Unit: "bytes", Asked: int64(min(r.Length, 1<<62)), Limit: int64(r.Segment.TransferBytesMax())}
+		return resolved{}, &budgets.Exhausted{Budget: payloadBudget, Unit: "bytes", Asked: int64(min(r.Length, 1<<62)), Limit: int64(r.Segment.TransferBytesMax())}
 	}
 	region, offset, err := r.Segment.view().Cover(r.Remote, r.Length)
 	if err != nil {

@@ -182,7 +182,7 @@ func (e *Engine) peerSegment(ctx context.Context, endpoint string, epoch Epoch) 
 	remote, err := segments.NewRemote(endpoint, actual, descriptor)
 	if err != nil {
 		e.dismiss(p)
-		return nil, &Error{Index: -1, Class: ErrProtocol, Cause: err}
+		return nil, &Error{Index: -1, Class: ErrProtocol, Cause: err, situation: asking}
 	}
 	s := &Segment{engine: e, endpoint: endpoint, epoch: actual, gate: lanes.NewGate(), remote: remote, peer: p}
 	switch {
@@ -276,7 +276,7 @@ func (q *inquiry) Receive(letter *reactor.Letter, _ reactor.Instant) {
 
 func (e *Engine) inquire(ctx context.Context, p *peer, epoch Epoch) (netproto.Descriptor, Epoch, error) {
 	if err := ctx.Err(); err != nil {
-		return netproto.Descriptor{}, Epoch{}, err
+		return netproto.Descriptor{}, Epoch{}, in(unposted, err)
 	}
 	q := &inquiry{peer: p, done: make(chan struct{})}
 	q.Inquiry.Epoch, q.Inquiry.Deadline = epoch, e.deadline(ctx)
@@ -289,7 +289,7 @@ func (e *Engine) inquire(ctx context.Context, p *peer, epoch Epoch) (netproto.De
 	if err := e.waitOn(context.Background(), q.done, p.runner.stopped); err != nil {
 		return netproto.Descriptor{}, Epoch{}, err
 	}
-	return q.Descriptor, q.Inquiry.Epoch, underContext(ctx, failure("", q.Err))
+	return q.Descriptor, q.Inquiry.Epoch, underContext(ctx, in(asking, q.Err))
 }
 
 // deadline is the context's, or the default one.
@@ -316,7 +316,7 @@ func (s *Segment) Refresh(ctx context.Context) error {
 		}
 		remote, err := segments.NewRemote(s.endpoint, s.epoch, descriptor)
 		if err != nil {
-			return &Error{Index: -1, Class: ErrProtocol, Cause: err}
+			return &Error{Index: -1, Class: ErrProtocol, Cause: err, situation: asking}
 		}
 		s.mu.Lock()
 		s.remote = remote
@@ -353,7 +353,7 @@ func (e *Engine) CloseSegment(ctx context.Context, s *Segment) error {
 		return nil // another segment goes on with the stream
 	}
 	if err := e.waitOn(ctx, gone, s.peer.runner.stopped); err != nil && ctx.Err() != nil {
-		return &Error{Op: "CloseSegment", Index: -1, Endpoint: s.endpoint, Class: ErrUnquiesced, Cause: err}
+		return &Error{Op: "CloseSegment", Index: -1, Endpoint: s.endpoint, Class: ErrUnquiesced, Cause: err, situation: parting}
 	}
 	return nil
 }

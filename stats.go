@@ -8,14 +8,23 @@ import (
 	"github.com/orbitte/orbitte/reactor"
 )
 
-// Gauge is one budget: what is used of it now, the most it was, and its limit (SPEC U-1).
+// Gauge is one budget: what is used of it now, the most it was, its limit, and how often it refused
+// (SPEC U-1). Refusals counts what a caller or peer was refused, and frames that had to wait for a handler;
+// a stream slot for which an idle stream is evicted is no refusal (Traffic.Evicted).
 type Gauge = budgets.Snapshot
 
 // Stats is a reading of an engine. Numbers are read one after the other while work goes on.
 type Stats struct {
 	Endpoint string
 	Epoch    Epoch
-	// Gauges lists every budget. After a full drain Used is zero in all of them.
+	// Gauges lists every budget once, each by a name of its own. Limits.PeerSegments is split over the lanes:
+	// "peer streams, lane 0" and so on, whose limits add up to it, and the same for "accepted streams". The caps of
+	// one call (Limits.BatchRequests, PayloadBytes, NotificationBytes) have no gauge: nothing is held against them.
+	//
+	// Used is zero in all of them after a full drain: each registration was unregistered, each batch has ended and
+	// was freed, the notifications were received, each segment was closed and nothing is in flight. An accepted
+	// stream, even an idle one, is held until its peer closes it, IdleTimeout passes, or the engine is closed;
+	// after Close only what is the caller's (registrations, batches, notifications) can still be charged.
 	Gauges []Gauge
 	// Kernel is "io_uring", "epoll" or "sim"; KernelReason says why.
 	Kernel, KernelReason string
@@ -42,7 +51,11 @@ type Traffic struct {
 	// Source side.
 	ReadsServed, WritesServed, BytesServed, BytesStored uint64
 	Described, NotificationsReceived, FramesRefused     uint64
-	Accepted, AcceptErrors, Overflowed, SourceTimeouts  uint64
+	// Of FramesRefused, by status. The rest broke the protocol, asked for what this engine has not, or were a
+	// describe that learns the epoch.
+	RefusedStaleEpoch, RefusedUnknownRegion, RefusedPermission uint64
+	RefusedRange, RefusedExhausted, RefusedClosed              uint64
+	Accepted, AcceptErrors, Overflowed, SourceTimeouts         uint64
 	// Requester side.
 	ReadsDone, WritesDone, BytesRead, BytesWritten, TransfersFailed uint64
 	Connects, ConnectErrors, StreamsReused, StreamsRetired          uint64
@@ -89,6 +102,8 @@ func (t *Traffic) pairs(c *lanes.Counts) []countPair {
 	return []countPair{
 		{&t.ReadsServed, &c.ReadsServed}, {&t.WritesServed, &c.WritesServed}, {&t.BytesServed, &c.BytesServed}, {&t.BytesStored, &c.BytesStored},
 		{&t.Described, &c.Described}, {&t.NotificationsReceived, &c.Notified}, {&t.FramesRefused, &c.RefusedFrames},
+		{&t.RefusedStaleEpoch, &c.RefusedEpoch}, {&t.RefusedUnknownRegion, &c.RefusedRegion}, {&t.RefusedPermission, &c.RefusedPermission},
+		{&t.RefusedRange, &c.RefusedRange}, {&t.RefusedExhausted, &c.RefusedExhausted}, {&t.RefusedClosed, &c.RefusedClosed},
 		{&t.Accepted, &c.Accepted}, {&t.AcceptErrors, &c.AcceptErrors}, {&t.Overflowed, &c.OverflowedSessions}, {&t.SourceTimeouts, &c.SourceTimeouts},
 		{&t.ReadsDone, &c.ReadsDone}, {&t.WritesDone, &c.WritesDone}, {&t.BytesRead, &c.BytesRead}, {&t.BytesWritten, &c.BytesWritten},
 		{&t.TransfersFailed, &c.TransfersFailed}, {&t.Connects, &c.Connects}, {&t.ConnectErrors, &c.ConnectErrors},

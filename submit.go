@@ -19,7 +19,7 @@ func (e *Engine) SubmitAndWait(ctx context.Context, requests []Request) (Report,
 func (e *Engine) submitAndWait(ctx context.Context, requests []Request, keep *place) (Report, error) {
 	none := Report{Failed: -1, LocallyDrained: true}
 	if err := ctx.Err(); err != nil {
-		return none, err
+		return none, in(unposted, err)
 	}
 	g := e.idle.Get().(*group)
 	if err := e.enter(&g.place); err != nil {
@@ -29,6 +29,9 @@ func (e *Engine) submitAndWait(ctx context.Context, requests []Request, keep *pl
 	if err := g.admit(requests); err != nil {
 		g.place.leave()
 		e.idle.Put(g)
+		if refused, ok := err.(*Error); ok {
+			none.Failed = refused.Index
+		}
 		return none, err
 	}
 	g.ended, g.deadline, g.kept = g.told, e.deadline(ctx), keep != nil

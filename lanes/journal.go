@@ -31,6 +31,10 @@ const (
 	NoteSessionsOverflow
 	// NoteProtocol: a peer broke the protocol.
 	NoteProtocol
+	// NoteStaleEpoch: a peer asks for a life that this source is not.
+	NoteStaleEpoch
+	// NotePermission: a peer asks for a direction that a region does not allow.
+	NotePermission
 	// NoteRetained: a descriptor could not be closed and is retained.
 	NoteRetained
 	noteKinds

@@ -109,13 +109,18 @@ type Fault struct {
 	Stage  string          // what was being done: "connect", "request", "reply", "payload", …
 	Status netproto.Status // what the source answered, when Cause is Refused
 	Actual netproto.Epoch  // the epoch the source really has, when it answered
-	Err    error           // the underlying error, if there is one
+	// Expected is the epoch that the request named; zero when it named none.
+	Expected netproto.Epoch
+	Err      error // the underlying error, if there is one
 }
 
 func (f *Fault) Error() string {
 	text := f.Cause.String()
 	if f.Cause == Refused {
 		text += " (" + f.Status.String() + ")"
+		if f.Status == netproto.StatusEpochMismatch {
+			text += ": expected epoch " + f.Expected.String() + ", the peer's is " + f.Actual.String()
+		}
 	}
 	if f.Stage != "" {
 		text += " during " + f.Stage

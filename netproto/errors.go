@@ -3,6 +3,8 @@ package netproto
 import (
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 )
 
 // FrameError says why bytes, or a value to be sent, were refused (W-15). Nothing of a refused frame
@@ -22,8 +24,12 @@ func (e *FrameError) Error() string {
 	if e.Index >= 0 {
 		where = fmt.Sprintf("%s [%d]", e.Field, e.Index)
 	}
-	return fmt.Sprintf("%s refused (%v): %s is %d, want %s; nothing of it was used",
-		e.Frame, e.Status, where, e.Value, e.Want)
+	value := strconv.FormatUint(e.Value, 10)
+	if strings.HasPrefix(e.Field, "magic") { // letters, if anything
+		value = fmt.Sprintf("%#x", e.Value)
+	}
+	return fmt.Sprintf("%s refused (%v): %s is %s, want %s; nothing of it was used",
+		e.Frame, e.Status, where, value, e.Want)
 }
 
 // StatusOf returns the status with which a refusal is answered: the one of the *FrameError in err's

@@ -35,7 +35,7 @@ func (m *describeMachine) reply(header []byte) {
 	case reply.Status == netproto.StatusSuccess && reply.Epoch == m.expected && reply.Length > 0 && reply.Length <= netproto.DescriptorSizeMax:
 		m.length, m.body = reply.Length, true
 	case refusal(reply.Status):
-		m.fault = &lanes.Fault{Cause: lanes.Refused, Stage: "describe", Status: reply.Status, Actual: reply.Epoch}
+		m.fault = &lanes.Fault{Cause: lanes.Refused, Stage: "describe", Status: reply.Status, Actual: reply.Epoch, Expected: m.expected}
 	default:
 		m.violate(errUnexpectedReply)
 	}

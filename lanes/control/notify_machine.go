@@ -58,9 +58,9 @@ func (m *notifyMachine) reply(header []byte) {
 	case reply.Status == wanted && reply.Epoch == m.expected && reply.Length == 0:
 		m.stage = notifyDone
 	case refusal(reply.Status):
-		m.end(&lanes.Fault{Cause: lanes.Refused, Stage: stage.String(), Status: reply.Status, Actual: reply.Epoch}, stage == notifyReceipt)
+		m.end(&lanes.Fault{Cause: lanes.Refused, Stage: stage.String(), Status: reply.Status, Actual: reply.Epoch, Expected: m.expected}, stage == notifyReceipt)
 	default:
-		m.end(&lanes.Fault{Cause: lanes.Violated, Stage: stage.String(), Status: reply.Status, Actual: reply.Epoch, Err: errUnexpectedReply}, true)
+		m.end(&lanes.Fault{Cause: lanes.Violated, Stage: stage.String(), Status: reply.Status, Actual: reply.Epoch, Expected: m.expected, Err: errUnexpectedReply}, true)
 	}
 }
 

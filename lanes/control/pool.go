@@ -96,15 +96,19 @@ func (p *Pool) freed() {
 // which it evicts; so no more channels wait than streams are being evicted. With every stream in use
 // it is refused at once.
 func (c *Channel) obtain() {
-	slot, err := c.pool.lane.Streams.Take(1)
-	if err != nil {
+	streams := c.pool.lane.Streams
+	if streams.Used() == streams.Limit() { // only this lane charges it; a slot that is made free is no refusal
 		c.state = channelWaiting
 		c.pool.waiting = append(c.pool.waiting, c)
-		if !c.pool.evict() && c.state == channelWaiting {
-			c.forget()
-			c.state = channelAbsent
-			c.failQueued(lanes.Fault{Cause: lanes.Exhausted, Stage: "connect", Err: err})
+		if c.pool.evict() || c.state != channelWaiting {
+			return
 		}
+		c.forget()
+		c.state = channelAbsent
+	}
+	slot, err := streams.Take(1)
+	if err != nil {
+		c.failQueued(lanes.Fault{Cause: lanes.Exhausted, Stage: "connect", Err: err})
 		return
 	}
 	c.slot, c.address = slot, 0

@@ -102,30 +102,27 @@ func (a *adoption) Receive(*reactor.Letter, reactor.Instant) {
 // clients never keep a new one out (field case F-29).
 func (s *Server) admit(session *Session) {
 	lane := s.lane
-	slot, err := lane.Sessions.Take(1)
-	if err == nil && !s.closing {
-		session.slot = slot
-		s.open(session)
-		return
-	}
-	if err == nil {
-		slot.Repay()
-	}
 	if s.closing {
 		s.refuse(session)
 		return
 	}
-	if s.idle.n == 0 {
+	if lane.Sessions.Used() == lane.Sessions.Limit() && s.idle.n > 0 { // a slot that is made free is no refusal
+		s.parked = append(s.parked, session)
+		lane.Counts.Evicted.Add(1)
+		oldest := s.idle.head
+		oldest.move(&s.busy) // no longer to be evicted
+		oldest.stream.Retire(errEvicted)
+		return
+	}
+	slot, err := lane.Sessions.Take(1)
+	if err != nil {
 		lane.Counts.OverflowedSessions.Add(1)
 		lane.Journal.Add(lane.Now(), lanes.Note{Kind: lanes.NoteSessionsOverflow, Where: session.peer.String(), Err: errOverflow})
 		s.refuse(session)
 		return
 	}
-	s.parked = append(s.parked, session)
-	lane.Counts.Evicted.Add(1)
-	oldest := s.idle.head
-	oldest.move(&s.busy) // no longer to be evicted
-	oldest.stream.Retire(errEvicted)
+	session.slot = slot
+	s.open(session)
 }
 
 // refuse closes a descriptor that no stream was started on.

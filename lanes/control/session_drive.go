@@ -2,6 +2,7 @@ package control
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -143,10 +144,39 @@ func (s *Session) violated(err error) {
 // reply sends a header without payload; afterwards the session is idle, or closed.
 func (s *Session) reply(status netproto.Status) {
 	lane := s.server.lane
-	lane.Counts.RefusedFrames.Add(1)
+	s.refused(status)
 	s.state = sessionReplying
 	lane.Arm(&s.timer, lane.Now().After(lane.Policy.SourceTimeout), s)
 	s.stream.Send(s.encode(status, 0), nil)
+}
+
+// refused counts a refusal. Two kinds are noted as well: the status goes to the peer only, and the source's
+// owner would look for the reason in vain.
+func (s *Session) refused(status netproto.Status) {
+	lane := s.server.lane
+	stale := status == netproto.StatusEpochMismatch && !s.request.Epoch.IsZero()
+	lane.Counts.Refused(status, stale)
+	why := &refusalError{operation: s.request.Operation, region: s.request.Region, named: s.request.Epoch, own: lane.Policy.Epoch}
+	switch {
+	case stale:
+		lane.Journal.Add(lane.Now(), lanes.Note{Kind: lanes.NoteStaleEpoch, Where: s.peer.String(), Err: why})
+	case status == netproto.StatusPermissionDenied:
+		lane.Journal.Add(lane.Now(), lanes.Note{Kind: lanes.NotePermission, Where: s.peer.String(), Err: why})
+	}
+}
+
+// refusalError says what a refused frame asked for; its text is made only if it is written.
+type refusalError struct {
+	operation  netproto.Operation
+	region     uint64
+	named, own netproto.Epoch
+}
+
+func (e *refusalError) Error() string {
+	if e.named != e.own {
+		return fmt.Sprintf("%v names epoch %v, this source is %v", e.operation, e.named, e.own)
+	}
+	return fmt.Sprintf("%v of region %d", e.operation, e.region)
 }
 
 func (s *Session) encode(status netproto.Status, length uint64) []byte {

@@ -52,7 +52,7 @@ func (m *machine) reached() stage {
 func (m *machine) end() { m.last, m.stage = m.stage, stageDone }
 
 func (m *machine) refuse(reply netproto.Reply) {
-	m.fault = &lanes.Fault{Cause: lanes.Refused, Stage: m.stage.String(), Status: reply.Status, Actual: reply.Epoch}
+	m.fault = &lanes.Fault{Cause: lanes.Refused, Stage: m.stage.String(), Status: reply.Status, Actual: reply.Epoch, Expected: m.expected}
 	m.end()
 }
 

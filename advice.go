@@ -1,0 +1,139 @@
+package orbitte
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/orbitte/orbitte/budgets"
+	"github.com/orbitte/orbitte/lanes"
+)
+
+// advice is what is known about an error of a class, and what to do about it (field case F-24).
+type advice struct{ known, remedy string }
+
+var advices = map[error]advice{
+	ErrInvalid:       {"nothing was done", "correct the argument"},
+	ErrClosed:        {"no byte was moved", "open a new engine or segment; if the peer's source is closed, find another peer"},
+	ErrExhausted:     {"no byte was moved; what ran out is named", "wait for work to end, free what is held, or raise the limit that is named"},
+	ErrUncovered:     {"nothing was posted", "register one range that covers the whole local range"},
+	ErrUnknownRegion: {"no byte was moved; region IDs are never reused, so an old one stays invalid", "refresh the segment and resolve the address again"},
+	ErrPermission:    {"no byte was moved", "register the range at the source with the permission for this direction"},
+	ErrConflict:      {"no byte of the range was changed", "order the accesses, then submit again"},
+	ErrUnavailable:   {"no byte was moved; no other path was tried", "name a transport, notification channel or kernel that is there on both sides"},
+	ErrStaleEpoch:    {"no byte was moved; the peer restarted or another process has its address", "get the new epoch from the source's owner and open the segment again"},
+	ErrUnreachable:   {"nothing was posted", "check endpoint, network and that the source runs, then submit again"},
+	ErrDisconnected:  {"the stream was retired; the effects are in the report", "submit a READ again; before repeating a WRITE whose remote effect is unknown, make sure that it may be repeated"},
+	ErrDeadline:      {"the stream was retired if the request was running; the effects are in the report", "submit again with a later deadline; mind a remote effect that is unknown"},
+	ErrCancelled:     {"the stream was retired if the request was running; the effects are in the report", "nothing, it was asked for; mind a remote effect that is unknown"},
+	ErrProtocol:      {"the stream was retired; the effects are in the report", "check that the endpoint is an OrbitTE source of the same protocol version"},
+	ErrPeer:          {"the source answered that it failed; no byte was committed", "look at the source's log"},
+	ErrUnquiesced:    {"work under way may still touch the memory, which stays owned and charged", "do not reuse the memory; call again to go on waiting, or look at RetainedResources"},
+	ErrSystem:        {"the engine holds nothing for the failed call", "see the system's error"},
+}
+
+// situation is what kind of call failed, where what is known depends on it. The zero value is a submission,
+// whose effects are in its report.
+type situation uint8
+
+const (
+	submitting situation = iota
+	waiting              // only a wait ended
+	unposted             // the context had ended before anything was done
+	asking               // the question that opens or refreshes a segment; there is no report
+	notifying            // a notification, whose effect is in its report
+	parting              // a segment is quiet, its stream has yet to end
+	tearing              // only the engine's own streams, loops and log are left to end
+)
+
+// situations holds what is known where the class alone would mislead.
+var situations = map[situation]map[error]advice{
+	waiting: {
+		ErrDeadline:  {"only the wait has ended; what is waited for goes on, and nothing is lost", "wait again, with a later deadline"},
+		ErrCancelled: {"only the wait has ended; what is waited for goes on, and nothing is lost", "nothing, it was asked for; wait again for the result"},
+	},
+	unposted: {
+		ErrDeadline:  {"nothing was posted: the context's deadline had passed before", "call again with a context that lasts"},
+		ErrCancelled: {"nothing was posted: the context had been cancelled before", "nothing, it was asked for"},
+	},
+	asking: {
+		ErrDisconnected: {"nothing was opened or refreshed, and no memory was touched", "call again; check that the source still runs"},
+		ErrDeadline:     {"nothing was opened or refreshed, and no memory was touched", "call again with a later deadline; check endpoint, network and that the source runs"},
+		ErrCancelled:    {"nothing was opened or refreshed, and no memory was touched", "nothing, it was asked for"},
+		ErrProtocol:     {"nothing was opened or refreshed, and no memory was touched", "check that the endpoint is an OrbitTE source of the same protocol version"},
+		ErrUnreachable:  {"nothing was opened or refreshed, and no memory was touched", "check endpoint, network and that the source runs, then call again"},
+	},
+	notifying: {
+		ErrDisconnected: {"data stays moved; the notification report's Effect says whether the notification may have arrived", "send again if Effect is none; if it is unknown, a repeat may arrive twice"},
+		ErrDeadline:     {"data stays moved; the notification report's Effect says whether the notification may have arrived", "send again, with a later deadline, if Effect is none; if it is unknown, a repeat may arrive twice"},
+		ErrCancelled:    {"data stays moved; the notification report's Effect says whether the notification may have arrived", "nothing, it was asked for"},
+		ErrProtocol:     {"data stays moved; the notification report's Effect says whether the notification may have arrived", "check that the endpoint is an OrbitTE source of the same protocol version"},
+		ErrUnavailable:  {"the notification was not sent; data stays moved", "switch TCPNotifications or NotificationRPCFallback on, on both sides"},
+	},
+	parting: {
+		ErrUnquiesced: {"every request on the segment has ended and no memory is touched on its behalf any more; only its stream has yet to close", "call CloseSegment again, with a context that lasts"},
+	},
+	tearing: {
+		ErrUnquiesced: {"every frame and submission has ended and no memory is touched any more; only the engine's own streams, lanes or log have yet to end", "call Close again, with a context that lasts"},
+	},
+}
+
+// advice picks what fits the error.
+func (e *Error) advice() advice {
+	if a, ok := situations[e.situation][e.Class]; ok {
+		return a
+	}
+	if e.Class == ErrExhausted {
+		return e.exhaustion()
+	}
+	return advices[e.Class]
+}
+
+// limitFields says which field of Config.Limits sets a budget; a lane's share is named up to the comma.
+var limitFields = map[string]string{
+	"retained registrations": "Registrations", "registered bytes": "RegisteredBytes", "batch descriptors": "BatchRequests",
+	"async batches": "Batches", "async batch slots": "BatchSlots", "requester submissions in flight": "Submissions",
+	"requester bytes in flight": "SubmittedBytes", payloadBudget: "PayloadBytes", "source handlers": "SourceHandlers",
+	"source queue": "SourceQueue", "peer streams": "PeerSegments", "accepted streams": "PeerSegments",
+	"pending notifications": "Notifications", "pending notification bytes": "NotificationQueue",
+	"one notification": "NotificationBytes", "name look-ups in flight": "Lookups",
+}
+
+// payloadBudget is the one cap that either side may have set.
+const payloadBudget = "one payload (the smaller limit of both sides)"
+
+// exhaustion tells our budget from the peer's and from the system's limits, and what can never fit from what
+// fits later.
+func (e *Error) exhaustion() advice {
+	var own *budgets.Exhausted
+	var fault *lanes.Fault
+	switch {
+	case errors.As(e.Cause, &own):
+		return exhaustionOf(own)
+	case errors.As(e.Cause, &fault) && fault.Cause == lanes.Refused && e.situation == notifying:
+		return advice{
+			"the notification was not delivered; it is the peer's budget that ran out, not this engine's: its inbox is full, or its limit for one notification is smaller",
+			"let the peer receive its notifications and send again, or raise Limits.Notifications, NotificationQueue or NotificationBytes at the peer",
+		}
+	case errors.As(e.Cause, &fault) && fault.Cause == lanes.Refused:
+		return advice{
+			"no byte was moved; it is the peer's budget that ran out, not this engine's: its payload limit, handlers or buffers",
+			"ask for less at a time, wait for the peer's work to end, or raise Limits.PayloadBytes or SourceHandlers at the peer",
+		}
+	}
+	return advices[ErrExhausted]
+}
+
+func exhaustionOf(own *budgets.Exhausted) advice {
+	name, _, _ := strings.Cut(own.Budget, ", lane ")
+	field, where := limitFields[name], ""
+	if field == "" {
+		return advices[ErrExhausted]
+	}
+	if name == payloadBudget {
+		where = ", on whichever side it is smaller"
+	}
+	if own.Asked > own.Limit {
+		return advice{"nothing was posted; it can never fit", "ask for less, or raise Limits." + field + where}
+	}
+	return advice{"nothing was posted", "wait for work to end, free what is held, or raise Limits." + field + where}
+}
