@@ -18,7 +18,7 @@ import (
 // inside runs the tool in this process.
 func inside(args ...string) ended {
 	var out, errs bytes.Buffer
-	code := run(context.Background(), &console{&out, &errs}, args)
+	code := run(context.Background(), &console{out: &out, remarks: &errs}, args)
 	return ended{code, out.String(), errs.String()}
 }
 
@@ -48,6 +48,9 @@ func TestWrongCommandLinesExitWithStatusTwo(t *testing.T) {
 		{"get --from 127.0.0.1:1 --timeout 0s x", "above 0"},
 		{"put x", "--to is missing"},
 		{"put --to 127.0.0.1:1 x", "FILE and NAME"},
+		{"get --from 127.0.0.1:1 x -o -", "-o - is refused"},
+		{"version x", "no operands"},
+		{"version --lanes 1", "there is no flag --lanes"},
 		{"describe", "one ENDPOINT"},
 		{"describe a:1 b:1", "one ENDPOINT"},
 	} {
@@ -59,7 +62,7 @@ func TestFailuresExitWithStatusOneAndSayWhatIsKnown(t *testing.T) {
 	folder := t.TempDir()
 	data, _ := file(t, folder, "data", 10)
 	control, _ := file(t, folder, "new\nline", 10)
-	inside("get", "--from", "127.0.0.1:1", "x").want(t, exitFailed, "class:  peer unreachable", "known:  nothing was posted", "remedy: check endpoint")
+	inside("get", "--from", "127.0.0.1:1", "x").want(t, exitFailed, "class:  source unreachable", "known:  no byte was moved", "remedy: check the endpoint")
 	inside("put", filepath.Join(folder, "missing"), "x", "--to", "127.0.0.1:1").want(t, exitFailed, "class:  local file", "no such file")
 	inside("serve", folder).want(t, exitFailed, "not a regular file")
 	inside("serve", control).want(t, exitFailed, "printable", "rename the file")
@@ -104,6 +107,8 @@ func TestHelpNamesEveryFlag(t *testing.T) {
 		}
 		f := newFlags(c.name)
 		switch c.name {
+		case "version":
+			f = bareFlags(c.name)
 		case "get", "put":
 			f.mover()
 		case "describe":
@@ -139,12 +144,19 @@ func TestHelpNamesEveryFlag(t *testing.T) {
 // field case F-24
 func TestAFailureShowsItsClassWhatIsKnownAndTheRemedy(t *testing.T) {
 	engine := &orbitte.Error{Op: "Submit", Index: 3, Endpoint: "h:1", Class: orbitte.ErrDisconnected, Cause: syscall.ECONNRESET}
+	away := &orbitte.Error{Index: -1, Endpoint: "h:1", Class: orbitte.ErrUnreachable}
+	quiet := className(orbitte.ErrUnquiesced)
+	lost, loud := tellings[orbitte.ErrDisconnected], tellings[orbitte.ErrUnquiesced]
 	for _, c := range []struct {
 		err  error
 		want string
 	}{
-		{engine, "T: peer h:1: connection lost: connection reset by peer\n  class:  connection lost\n  known:  " + engine.Known() + "\n  remedy: " + engine.Remedy() + "\n"},
-		{&failure{object: "f", cause: engine, known: "3 bytes"}, "T: f: peer h:1: connection lost: connection reset by peer\n  class:  connection lost\n  known:  3 bytes; " + engine.Known() + "\n  remedy: " + engine.Remedy() + "\n"},
+		{engine, "T: peer h:1: connection lost: connection reset by peer\n  class:  connection lost\n  known:  " + lost.known + "\n  remedy: " + lost.remedy + "\n"},
+		{&failure{object: "f", cause: engine, known: "3 bytes"}, "T: f: peer h:1: connection lost: connection reset by peer\n  class:  connection lost\n  known:  3 bytes\n  remedy: " + lost.remedy + "\n"},
+		{&failure{object: "f", cause: interrupted(away), known: "3 bytes"},
+			"T: f: connection lost: peer h:1: source unreachable\n  class:  connection lost\n  known:  3 bytes\n  remedy: " + lost.remedy + "\n"},
+		{&failure{object: "f", cause: &orbitte.Error{Index: -1, Class: orbitte.ErrUnquiesced}, known: "3 bytes"},
+			"T: f: " + quiet + "\n  class:  " + quiet + "\n  known:  3 bytes; " + loud.known + "\n  remedy: " + loud.remedy + "\n"},
 		{&failure{object: "f", cause: &failure{class: errDiffers, cause: errors.New("a, b"), remedy: "again"}, known: "none written"},
 			"T: f: SHA-256 differs: a, b\n  class:  SHA-256 differs\n  known:  none written\n  remedy: again\n"},
 		{&os.PathError{Op: "open", Path: "/p", Err: syscall.ENOENT}, "T: open /p: no such file or directory\n  class:  local file\n  remedy: see the system's error\n"},

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,7 +16,7 @@ const describeHelp = `usage: orbitte describe [flags] ENDPOINT
 Shows what a peer publishes now: its epoch, the largest request it takes, its regions, and its files if
 it is an orbitte serve. Any program that embeds the engine can be described.
 
-  --json               print it as one line of JSON
+  --json               print it as one line of JSON; a failure too, as {"error":{…}}
 ` + requesterHelp + engineHelp + `
 exit status: 0 shown, 1 something failed, 2 wrong command line
 `
@@ -28,7 +27,7 @@ type described struct {
 	Epoch            string       `json:"epoch"`
 	TransferBytesMax uint64       `json:"transfer_bytes_max"`
 	Regions          []regionView `json:"regions"`
-	Files            []entry      `json:"files"`
+	Files            []entry      `json:"files,omitempty"`
 }
 
 type regionView struct {
@@ -41,7 +40,7 @@ type regionView struct {
 func describe(ctx context.Context, c *console, args []string) (err error) {
 	f := newFlags("describe")
 	f.requester()
-	operands, err := f.parse(args)
+	operands, err := f.read(c, args)
 	if err != nil {
 		return err
 	}
@@ -60,7 +59,7 @@ func describe(ctx context.Context, c *console, args []string) (err error) {
 		}
 		c.remark("its files cannot be shown: %v", err)
 	}
-	d := described{Endpoint: p.segment.Endpoint(), Epoch: p.segment.Epoch().String(), TransferBytesMax: p.segment.TransferBytesMax()}
+	d := described{Endpoint: p.segment.Endpoint(), Epoch: p.segment.Epoch().String(), TransferBytesMax: p.segment.TransferBytesMax(), Regions: []regionView{}}
 	for _, r := range p.segment.Regions() {
 		d.Regions = append(d.Regions, regionView{r.ID, r.Address, r.Length, r.Permission.String()})
 	}
@@ -68,7 +67,8 @@ func describe(ctx context.Context, c *console, args []string) (err error) {
 		d.Files = p.manifest.Files
 	}
 	if f.json {
-		return json.NewEncoder(c.out).Encode(d)
+		c.result = d
+		return nil
 	}
 	_, err = io.WriteString(c.out, d.text())
 	return err

@@ -23,6 +23,7 @@ var (
 	errNoFile     = errors.New("the peer has no such file")
 	errRefused    = errors.New("refused")
 	errLocal      = errors.New("local file")
+	errTarget     = errors.New("unfit target")
 )
 
 // failure adds to an error what the tool knows: which file, what stands, what to do.
@@ -36,7 +37,7 @@ type failure struct {
 func (f *failure) Error() string {
 	text := f.object
 	if f.class != nil {
-		text = join(text, f.class.Error())
+		text = join(text, className(f.class))
 	}
 	if f.cause != nil {
 		text = join(text, headline(f.cause))
@@ -67,7 +68,7 @@ func headline(err error) string {
 	if !ok {
 		return err.Error()
 	}
-	text := own.Class.Error()
+	text := className(own.Class)
 	if own.Endpoint != "" {
 		text = "peer " + own.Endpoint + ": " + text
 	}
@@ -104,23 +105,35 @@ func (f *facts) collect(err error) {
 	case errors.As(err, &own):
 		class := ""
 		if own.class != nil {
-			class = own.class.Error()
+			class = className(own.class)
 		}
 		f.add(class, own.known, own.remedy)
 		if own.cause != nil {
 			f.collect(own.cause)
 		}
 	case errors.As(err, &engine):
-		f.add(engine.Class.Error(), engine.Known(), engine.Remedy())
+		said, ok := tellings[engine.Class]
+		if !ok {
+			said = telling{known: engine.Known(), remedy: engine.Remedy()}
+		}
+		if len(f.known) > 0 && engine.Class != orbitte.ErrUnquiesced {
+			said.known = "" // what the tool counted says it better
+		}
+		f.add(className(engine.Class), said.known, said.remedy)
 	case errors.As(err, &path):
 		f.add(errLocal.Error(), "", "see the system's error")
 	}
 }
 
+// factsOf collects what there is to say about an error.
+func factsOf(err error) (f facts) {
+	f.collect(err)
+	return f
+}
+
 // explain renders an error: what failed, its class, what is known, what to do.
 func explain(who string, err error) string {
-	var f facts
-	f.collect(err)
+	f := factsOf(err)
 	text := who + ": " + headline(err) + "\n"
 	for _, line := range []struct{ label, value string }{{"class: ", f.class}, {"known: ", strings.Join(f.known, "; ")}, {"remedy:", f.remedy}} {
 		if line.value != "" {

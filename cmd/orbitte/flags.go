@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -43,7 +44,8 @@ const moverHelp = `  --request-size SIZE  largest request, such as 256KiB; never
 
 output:
   --progress KIND      bar, plain or none; auto is a bar on a terminal and plain lines elsewhere (auto)
-  --json               print the result as one line of JSON
+  --json               print the result as one line of JSON; a failure too, as
+                       {"error":{"class":…,"text":…,"known":…,"remedy":…}}, with "files" if some were done
 `
 
 // flags are one command's flags.
@@ -60,14 +62,20 @@ type flags struct {
 }
 
 func newFlags(name string) *flags {
-	f := &flags{FlagSet: flag.NewFlagSet(name, flag.ContinueOnError), requestSize: 1 << 20}
-	f.SetOutput(io.Discard) // errors and help are written by command.start
+	f := bareFlags(name)
 	f.StringVar(&f.kernel, "kernel", "auto", "")
 	f.IntVar(&f.lanes, "lanes", 0, "")
 	f.BoolVar(&f.direct, "direct", false, "")
 	f.BoolVar(&f.verbose, "verbose", false, "")
-	f.BoolVar(&f.json, "json", false, "")
 	f.DurationVar(&f.timeout, "timeout", 30*time.Second, "")
+	return f
+}
+
+// bareFlags are those of a command without an engine.
+func bareFlags(name string) *flags {
+	f := &flags{FlagSet: flag.NewFlagSet(name, flag.ContinueOnError), requestSize: 1 << 20, kernel: "auto", timeout: 1}
+	f.SetOutput(io.Discard) // errors and help are written by command.start
+	f.BoolVar(&f.json, "json", false, "")
 	return f
 }
 
@@ -86,6 +94,13 @@ func (f *flags) mover() {
 	f.requester()
 	f.StringVar(&f.progress, "progress", "auto", "")
 	f.Var(&f.requestSize, "request-size", "")
+}
+
+// read is parse for a command, whose failures are JSON too if it was asked for.
+func (f *flags) read(c *console, args []string) (operands []string, err error) {
+	operands, err = f.parse(args)
+	c.json = f.json || err != nil && slices.ContainsFunc(args, func(arg string) bool { return arg == "--json" || arg == "-json" })
+	return operands, err
 }
 
 // parse reads flags and operands in any order; what follows "--" is operands.

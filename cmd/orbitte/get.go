@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -23,6 +22,12 @@ destination, which is the registered memory itself, so that files of any size ne
 is renamed into place, over a file of that name, after its SHA-256 was found to be what the source
 published; a failure leaves no output file.
 
+Only a regular file is replaced. A target that is a folder, a device, a pipe, a symbolic link (no link is
+followed, but to the folder of -o) or a read-only file is refused before a byte moves.
+
+The temporary file is .NAME.orbitte-PID-…; a get that was killed leaves it behind. It is safe to delete
+once that process is gone, and the next get of the same target does so.
+
   --from ENDPOINT      the source, host:port
   --all                every file that the source publishes
   -o PATH              one NAME: the file or an existing folder (./NAME); several NAMEs or --all: the
@@ -40,7 +45,7 @@ func get(ctx context.Context, c *console, args []string) (err error) {
 	all := f.Bool("all", false, "")
 	destination := f.String("o", "", "")
 	durable := f.Bool("sync", false, "")
-	names, err := f.parse(args)
+	names, err := f.read(c, args)
 	switch {
 	case err != nil:
 		return err
@@ -50,6 +55,14 @@ func get(ctx context.Context, c *console, args []string) (err error) {
 		return usage("--all and names exclude each other")
 	case !*all && len(names) == 0:
 		return usage("name files, or give --all")
+	case *destination == "-":
+		return usage("-o - is refused: a file is checked before anybody sees it, so get writes to no pipe; give a path and read the file when get says ok (./- names a file called -)")
+	}
+	folder := *all || len(names) > 1
+	if !folder { // what can be told before the source is asked
+		if err := checkTarget(target(*destination, names[0], false)); err != nil {
+			return err
+		}
 	}
 	p, err := connect(ctx, c, f, *from)
 	if err != nil {
@@ -70,39 +83,55 @@ func get(ctx context.Context, c *console, args []string) (err error) {
 		}
 		wanted = append(wanted, file)
 	}
-	place, err := placer(*destination, *all || len(names) > 1)
+	paths, err := place(*destination, folder, wanted)
 	if err != nil {
 		return err
 	}
-	return p.getAll(ctx, wanted, place, *durable)
+	return p.getAll(ctx, wanted, paths, *durable)
 }
 
-// placer says where a file of a name goes.
-func placer(destination string, folder bool) (func(name string) string, error) {
-	if info, err := os.Stat(destination); err == nil && info.IsDir() || strings.HasSuffix(destination, "/") {
-		folder = true
+// target says where a file of a name goes.
+func target(destination, name string, folder bool) string {
+	info, err := os.Stat(destination)
+	if folder || destination == "" || err == nil && info.IsDir() || strings.HasSuffix(destination, "/") {
+		return filepath.Join(destination, name)
 	}
-	if !folder && destination != "" {
-		return func(string) string { return destination }, nil
+	return destination
+}
+
+// place says where each file goes, once all places were found fit, and makes their folder.
+func place(destination string, folder bool, wanted []*entry) (paths []string, err error) {
+	for _, file := range wanted {
+		path := target(destination, file.Name, folder)
+		if err := checkTarget(path); err != nil {
+			return nil, err
+		}
+		paths = append(paths, path)
 	}
-	if destination == "" {
-		destination = "."
+	if folder || strings.HasSuffix(destination, "/") {
+		if err := os.MkdirAll(filepath.Join(destination, "."), 0o777); err != nil {
+			return nil, err
+		}
 	}
-	err := os.MkdirAll(destination, 0o777)
-	return func(name string) string { return filepath.Join(destination, name) }, err
+	sweep(paths)
+	return paths, nil
 }
 
 // getAll gets one file after the other and shows those that arrived, also when a later one fails.
-func (p *peer) getAll(ctx context.Context, wanted []*entry, place func(string) string, durable bool) error {
+func (p *peer) getAll(ctx context.Context, wanted []*entry, paths []string, durable bool) error {
 	var done []moved
 	var failed error
-	for _, file := range wanted {
-		m, err := p.getOne(ctx, file, place(file.Name), durable)
+	for i, file := range wanted {
+		m, err := p.getOne(ctx, file, paths[i], durable)
 		if err != nil {
 			failed = err
 			break
 		}
 		done = append(done, m)
+	}
+	if p.flags.json && failed != nil {
+		p.console.done = done
+		return failed
 	}
 	if err := p.show(done); err != nil {
 		return err
@@ -113,9 +142,11 @@ func (p *peer) getAll(ctx context.Context, wanted []*entry, place func(string) s
 // show prints what was moved and verified.
 func (p *peer) show(done []moved) error {
 	if p.flags.json {
-		return json.NewEncoder(p.console.out).Encode(struct {
+		p.console.result = struct {
 			Files []moved `json:"files"`
-		}{done})
+		}{append([]moved{}, done...)}
+		p.console.done = done
+		return nil
 	}
 	if len(done) == 0 {
 		return nil
@@ -146,7 +177,7 @@ func (p *peer) getOne(ctx context.Context, file *entry, path string, durable boo
 	}
 	if err != nil {
 		out.discard(!errors.Is(err, orbitte.ErrUnquiesced))
-		return moved{}, &failure{object: file.Name, cause: err, known: fmt.Sprintf("%d of %d bytes arrived; no output file was written", arrived, file.Size)}
+		return moved{}, &failure{object: file.Name, cause: interrupted(err), known: fmt.Sprintf("%d of %d bytes arrived; no output file was written", arrived, file.Size)}
 	}
 	seconds := time.Since(began).Seconds()
 	return moved{file.Name, path, file.Size, seconds, float64(file.Size) / seconds, carrier, p.kernel(), file.SHA256}, nil

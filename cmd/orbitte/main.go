@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -23,6 +24,10 @@ const (
 // console is where a command writes: results to out, progress and remarks to remarks.
 type console struct {
 	out, remarks io.Writer
+
+	json   bool    // the command was asked for JSON
+	result any     // what a command that succeeds prints in JSON; nil: nothing
+	done   []moved // files that were done, should the command fail
 }
 
 func (c *console) remark(format string, args ...any) { fmt.Fprintf(c.remarks, format+"\n", args...) }
@@ -38,6 +43,7 @@ var commands = []command{
 	{"get", "read files from a peer", getHelp, get},
 	{"put", "write a file into a peer's file", putHelp, put},
 	{"describe", "show a peer's regions, limits and files", describeHelp, describe},
+	{"version", "show the versions of tool, Go and protocol", versionHelp, version},
 }
 
 func overview() string {
@@ -63,7 +69,7 @@ exit status: 0 everything done, 1 something failed, 2 wrong command line
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	os.Exit(run(ctx, &console{os.Stdout, os.Stderr}, os.Args[1:]))
+	os.Exit(run(ctx, &console{out: os.Stdout, remarks: os.Stderr}, os.Args[1:]))
 }
 
 func run(ctx context.Context, c *console, args []string) int {
@@ -78,6 +84,9 @@ func run(ctx context.Context, c *console, args []string) int {
 		io.WriteString(c.out, overview())
 		return exitDone
 	}
+	if args[0] == "--version" || args[0] == "-version" {
+		args = append([]string{"version"}, args[1:]...)
+	}
 	for i := range commands {
 		if commands[i].name == args[0] {
 			return commands[i].start(ctx, c, args[1:])
@@ -89,6 +98,11 @@ func run(ctx context.Context, c *console, args []string) int {
 
 func (k *command) start(ctx context.Context, c *console, args []string) int {
 	err := k.run(ctx, c, args)
+	if err == nil && c.result != nil {
+		err = json.NewEncoder(c.out).Encode(c.result)
+	} else if err != nil && c.json && !errors.Is(err, errHelp) {
+		json.NewEncoder(c.out).Encode(failedView{c.done, viewOf(k.name, err)}) // standard error says it too
+	}
 	var wrong usageError
 	switch {
 	case err == nil:
@@ -101,5 +115,8 @@ func (k *command) start(ctx context.Context, c *console, args []string) int {
 		return exitUsage
 	}
 	io.WriteString(c.remarks, explain("orbitte "+k.name, err))
+	if errors.Is(err, errTarget) {
+		return exitUsage
+	}
 	return exitFailed
 }

@@ -1,16 +1,14 @@
 package main
 
 import (
-	"crypto/rand"
 	"errors"
-	"fmt"
 	"os"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
 )
 
-// output is a file being received, under a temporary name beside its own. It ends with commit or discard.
+// output is a file being received, under a temporary name beside its own, locked by flock(2) as long as
+// somebody receives it. It ends with commit or discard.
 type output struct {
 	path    string
 	file    *os.File
@@ -20,10 +18,7 @@ type output struct {
 // createOutput makes the temporary file with its full size reserved on the disk: writing through a mapping
 // into a full disk would kill the process.
 func createOutput(path string, size uint64) (*output, error) {
-	suffix := make([]byte, 6)
-	rand.Read(suffix)
-	temporary := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%.200s.orbitte-%x", filepath.Base(path), suffix))
-	f, err := os.OpenFile(temporary, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666)
+	f, err := createTemporary(path)
 	if err != nil {
 		return nil, err
 	}
@@ -70,6 +65,9 @@ func (o *output) commit(durable bool) error {
 		if err := o.file.Sync(); err != nil { // mapped pages included (fsync(2))
 			return err
 		}
+	}
+	if err := checkTarget(o.path); err != nil { // who knows what came there meanwhile
+		return err
 	}
 	if err := os.Rename(o.file.Name(), o.path); err != nil {
 		return err

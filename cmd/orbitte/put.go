@@ -32,7 +32,7 @@ func put(ctx context.Context, c *console, args []string) (err error) {
 	f := newFlags("put")
 	f.mover()
 	to := f.String("to", "", "")
-	operands, err := f.parse(args)
+	operands, err := f.read(c, args)
 	switch {
 	case err != nil:
 		return err
@@ -100,12 +100,12 @@ func (p *peer) send(ctx context.Context, file *served, target *entry) (moved, er
 	sent, carrier, err := p.sendBytes(ctx, s, target)
 	stands := fmt.Sprintf("%d of %d bytes were acknowledged; %s may be changed in part", sent, target.Size, target.Name)
 	if err != nil {
-		return moved{}, &failure{object: target.Name, cause: err, known: stands}
+		return moved{}, &failure{object: target.Name, cause: interrupted(err), known: stands}
 	}
 	seconds := time.Since(began).Seconds()
 	at, err := p.recheck(ctx, target)
 	if err != nil {
-		return moved{}, &failure{object: target.Name, cause: err, known: "every byte was acknowledged, but the source's SHA-256 is not known"}
+		return moved{}, &failure{object: target.Name, cause: interrupted(err), known: "every byte was acknowledged, but the source's SHA-256 is not known"}
 	}
 	own := digest(s.hash.Sum(nil))
 	if at != own {

@@ -22,9 +22,12 @@ file. It takes the file's size in memory.
 
 files:
   --map                map the files instead of loading them: no copy, for files larger than memory; do
-                       not change or shorten them meanwhile (shortening one kills the process)
+                       not change them meanwhile
   --writable           map the files shared and let peers WRITE: put changes the file itself, in place
                        and in its size; the file system has it when put says ok, and at the end
+
+WARNING: whoever shortens a file while it is served with --map or --writable kills the server (SIGBUS);
+only loaded files, the default, are safe from that.
 
 network:
   --bind ADDRESS       where to listen (127.0.0.1:0: this host only, a free port)
@@ -32,8 +35,10 @@ network:
   --timeout D          the longest that one request may take here, at most 300s (30s)
 
 output:
-  --json               print what is served as one line of JSON
-` + engineHelp + `
+  --json               print what is served as one line of JSON; a failure, at the start or later, is
+                       one more line, {"error":{"class":…,"text":…,"known":…,"remedy":…}}
+` + engineHelp + `                       (here also how many requests were refused, at most a line a second)
+
 exit status: 0 ended by a signal and everything closed, 1 something failed, 2 wrong command line
 `
 
@@ -47,6 +52,7 @@ type server struct {
 	memory   *orbitte.Memory       // of the manifest
 	manifest *orbitte.Registration // of memory
 	ranges   []*orbitte.Registration
+	seen     orbitte.Traffic // what refusals has shown
 }
 
 func serve(ctx context.Context, c *console, args []string) (err error) {
@@ -55,7 +61,7 @@ func serve(ctx context.Context, c *console, args []string) (err error) {
 	advertise := f.String("advertise", "", "")
 	writable := f.Bool("writable", false, "")
 	mapped := f.Bool("map", false, "")
-	paths, err := f.parse(args)
+	paths, err := f.read(c, args)
 	switch {
 	case err != nil:
 		return err
@@ -188,9 +194,12 @@ func (s *server) republish(ctx context.Context) error {
 // answer hashes files again when put asks for it, until the context ends.
 func (s *server) answer(ctx context.Context) error {
 	for {
-		notes, err := s.engine.AwaitNotifications(ctx)
+		notes, err := s.await(ctx)
 		if err != nil {
 			return err
+		}
+		if len(notes) == 0 {
+			continue
 		}
 		for _, n := range notes {
 			var asked recheck
@@ -203,6 +212,46 @@ func (s *server) answer(ctx context.Context) error {
 		if err := s.republish(ctx); err != nil {
 			return err
 		}
+	}
+}
+
+// await waits for notifications; with --verbose it looks once a second at what was refused, and may return
+// none.
+func (s *server) await(ctx context.Context) ([]orbitte.Notification, error) {
+	if !s.flags.verbose {
+		return s.engine.AwaitNotifications(ctx)
+	}
+	bounded, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	notes, err := s.engine.AwaitNotifications(bounded)
+	s.refusals()
+	if err != nil && ctx.Err() == nil && errors.Is(err, orbitte.ErrDeadline) {
+		return nil, nil
+	}
+	return notes, err
+}
+
+// refusals says what was refused since the last look. The engine counts refusals; its log has a line only
+// for those that closed a connection.
+func (s *server) refusals() {
+	now, was := s.engine.Stats().Totals, s.seen
+	s.seen = now
+	var news []string
+	for _, n := range []struct {
+		what     string
+		now, was uint64
+	}{
+		{"requests refused (epoch, region, permission, range, size or limit)", now.FramesRefused, was.FramesRefused},
+		{"connections closed for want of a place", now.Overflowed, was.Overflowed},
+		{"requests past --timeout", now.SourceTimeouts, was.SourceTimeouts},
+		{"connections that could not be accepted", now.AcceptErrors, was.AcceptErrors},
+	} {
+		if n.now > n.was {
+			news = append(news, fmt.Sprintf("%d %s", n.now-n.was, n.what))
+		}
+	}
+	if len(news) > 0 {
+		s.console.remark("%s", strings.Join(news, ", "))
 	}
 }
 
@@ -266,6 +315,9 @@ func (s *server) announce() error {
 
 // shut closes the engine and says what it did.
 func (s *server) shut(err *error) {
+	if s.flags.verbose {
+		s.refusals()
+	}
 	shut(s.engine, err)
 	t := s.engine.Stats().Totals
 	s.console.remark("closed: served %d READs of %d bytes and %d WRITEs of %d bytes over %d connections",
