@@ -182,7 +182,7 @@ func TestDetachedBatchGoesOnAndStaysCharged(t *testing.T) {
 	if gauge(t, s.requester, "async batches").Used != 1 || gauge(t, s.requester, "async batch slots").Used != 2 {
 		t.Fatalf("charged %v", used(s.requester))
 	}
-	s.until(time.Second, func() bool { _, terminal, _ := b.Poll(); return terminal })
+	s.until(time.Second, func() bool { return closed(b.Done()) })
 	if !bytes.Equal(s.local.Bytes(), s.remote.Bytes()) {
 		t.Fatal("the detached batch did not go on")
 	}

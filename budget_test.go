@@ -21,11 +21,15 @@ import (
 // proves U-1, U-3: the defaults of the contract's table
 func TestBudgetDefaultsAreTheContracts(t *testing.T) {
 	e := newEngine(t, Config{Kernel: Epoll, Lanes: 2})
-	sums := map[string]int64{}
+	sums, names := map[string]int64{}, map[string]bool{}
 	for _, g := range e.Stats().Gauges {
-		sums[g.Name] += g.Limit
-		if g.Unit == "" || g.Used != 0 {
-			t.Errorf("%+v", g)
+		sums[budgetOf(g)] += g.Limit
+		if g.Unit == "" || g.Used != 0 || names[g.Name] {
+			t.Errorf("%+v, or its name is not its own", g)
+		}
+		names[g.Name] = true
+		if limitFields[budgetOf(g)] == "" {
+			t.Errorf("no field of Limits is named for %q", g.Name)
 		}
 	}
 	want := map[string]int64{
@@ -140,7 +144,7 @@ func TestStreamSlotsAreABudgetAndIdleStreamsMakeRoom(t *testing.T) {
 		segs = append(segs, opened(t, e, source))
 		reads = append(reads, Request{Operation: Read, Segment: segs[i], Local: local.Address(), Remote: m.Address(), Length: 4096})
 	}
-	if g := gauge(t, e, "peer streams"); g.Used > 2 || g.Peak > 2 || e.Stats().Totals.Evicted < 2 {
+	if g := gauge(t, e, "peer streams, lane 0"); g.Used > 2 || g.Peak > 2 || g.Refusals != 0 || e.Stats().Totals.Evicted < 2 {
 		t.Fatalf("%+v, evicted %d", g, e.Stats().Totals.Evicted)
 	}
 	s.Link(hostB, hostA).Delay(time.Millisecond, time.Millisecond)
@@ -153,10 +157,10 @@ func TestStreamSlotsAreABudgetAndIdleStreamsMakeRoom(t *testing.T) {
 	s.until(time.Second, func() bool {
 		a, _, _ := busy[0].Task(0)
 		b, _, _ := busy[1].Task(0)
-		return a == TaskRunning && b == TaskRunning && gauge(t, e, "peer streams").Used == 2
+		return a == TaskRunning && b == TaskRunning && gauge(t, e, "peer streams, lane 0").Used == 2
 	})
 	_, err := e.SubmitAndWait(soon(t), reads[2:3]) // busy streams are never evicted
-	exhausted(t, err, "peer streams", 2, 2)
+	exhausted(t, err, "peer streams, lane 0", 2, 2)
 	for _, b := range busy {
 		_, err := b.Wait(soon(t))
 		must(t, err)
@@ -282,10 +286,10 @@ func TestErrorsOfTheRoomsBelowAreSorted(t *testing.T) {
 
 func TestNamesOfStatesAndPathsAreWords(t *testing.T) {
 	var names []string
-	for i := range 6 {
+	for i := range 7 {
 		names = append(names, TaskState(i).String(), Transport(i).String(), NotificationStatus(i).String())
 	}
-	for _, want := range []string{"queued", "running", "succeeded", "failed", "skipped", "state 5", "tcp", "rdma", "hptcp", "transport 3", "none", "delivered"} {
+	for _, want := range []string{"queued", "running", "succeeded", "failed", "skipped", "no task", "state 6", "tcp", "rdma", "hptcp", "transport 3", "none", "delivered"} {
 		if !slices.Contains(names, want) {
 			t.Errorf("no %q in %v", want, names)
 		}

@@ -77,11 +77,11 @@ func TestCloseSegmentDrainsThenClosesTheStream(t *testing.T) {
 	if _, terminal, err := b.Poll(); !terminal || err != nil {
 		t.Fatalf("closed before the transfer ended: %v", err)
 	}
-	if n := gauge(t, s.requester, "peer streams").Used; n != 1 {
+	if n := gauge(t, s.requester, "peer streams, lane 0").Used; n != 1 {
 		t.Fatalf("%d streams: the second segment uses it", n)
 	}
 	must(t, s.requester.CloseSegment(soon(t), second))
-	if n := gauge(t, s.requester, "peer streams").Used; n != 0 || len(s.requester.peers) != 0 {
+	if n := gauge(t, s.requester, "peer streams, lane 0").Used; n != 0 || len(s.requester.peers) != 0 {
 		t.Fatalf("%d streams after the last segment", n)
 	}
 	must(t, b.Free())

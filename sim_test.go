@@ -3,6 +3,7 @@ package orbitte
 import (
 	"context"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -103,11 +104,17 @@ func gauge(t testing.TB, e *Engine, name string) Gauge {
 	return Gauge{}
 }
 
-// used sums what all budgets of an engine hold, one number each.
+// used sums what all budgets of an engine hold, one number each; the lanes' shares together.
 func used(e *Engine) map[string]int64 {
 	m := map[string]int64{}
 	for _, g := range e.Stats().Gauges {
-		m[g.Name] += g.Used
+		m[budgetOf(g)] += g.Used
 	}
 	return m
+}
+
+// budgetOf is the name of a gauge without the lane whose share it is.
+func budgetOf(g Gauge) string {
+	name, _, _ := strings.Cut(g.Name, ", lane ")
+	return name
 }

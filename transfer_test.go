@@ -89,7 +89,7 @@ func TestPreflightRefusesBeforeAnyEffect(t *testing.T) {
 		if own.Index != 1 {
 			t.Errorf("%s: index %d", name, own.Index)
 		}
-		if report.Completed != 0 || report.Failed != -1 || !report.LocallyDrained || report.Path != "" {
+		if report.Completed != 0 || report.Failed != own.Index || !report.LocallyDrained || report.Path != "" {
 			t.Errorf("%s: report %+v", name, report)
 		}
 	}
