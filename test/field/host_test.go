@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"time"
 
@@ -403,7 +404,8 @@ func (h *host) stats(a engineOf) (counters, error) {
 	s := h.engine(a.Engine).Stats()
 	c := counters{s.Totals, map[string]int64{}}
 	for _, g := range s.Gauges {
-		c.Gauges[g.Name] += g.Used
+		name, _, _ := strings.Cut(g.Name, ", lane ") // the lanes' shares together
+		c.Gauges[name] += g.Used
 	}
 	return c, nil
 }
