@@ -73,7 +73,11 @@ func headline(err error) string {
 		text = "peer " + own.Endpoint + ": " + text
 	}
 	if own.Cause != nil {
-		text += ": " + own.Cause.Error()
+		cause := own.Cause.Error()
+		if rest, ok := strings.CutPrefix(cause, className(own.Class)); ok { // said once
+			return text + rest
+		}
+		text += ": " + cause
 	}
 	return text
 }

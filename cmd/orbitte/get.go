@@ -35,7 +35,7 @@ once that process is gone, and the next get of the same target does so.
   --sync               wait for the disk before the rename
 ` + requesterHelp + moverHelp + engineHelp + `
 exit status: 0 every file arrived and was verified, 1 something failed (files before it are in
-place), 2 wrong command line
+place), 2 wrong command line or unfit target
 `
 
 func get(ctx context.Context, c *console, args []string) (err error) {

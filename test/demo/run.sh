@@ -9,6 +9,18 @@ cd "$(dirname "$0")/../.."
 export PATH="$PATH:/usr/local/go/bin"
 export GOFLAGS="${GOFLAGS:--buildvcs=false}"
 
+mib=${MIB:-256}
+case $mib in
+'' | *[!0-9]* | 0* | ?????????*)
+    echo "usage: MIB=N make demo: N is a whole number of MiB from 1 up, such as 1024, not \"$mib\"" >&2
+    exit 2
+    ;;
+esac
+if [ -n "${FILE:-}" ] && { [ ! -f "$FILE" ] || [ ! -r "$FILE" ]; }; then
+    echo "usage: FILE=PATH make demo: PATH is a readable regular file, not \"$FILE\"" >&2
+    exit 2
+fi
+
 folder=$(mktemp -d "${TMPDIR:-/tmp}/orbitte-demo.XXXXXX")
 source_pid=
 cleanup() {
@@ -25,7 +37,6 @@ tool=$folder/orbitte
 echo "building cmd/orbitte without C"
 CGO_ENABLED=0 go build -o "$tool" ./cmd/orbitte
 
-mib=${MIB:-256}
 file=${FILE:-$folder/data.bin}
 if [ -z "${FILE:-}" ]; then
     echo "making $mib MiB of random bytes"

@@ -1,5 +1,5 @@
 // Package spec leads from each requirement to its proof: it holds the numbers of the contract that are
-// in scope and checks that a test names each of them.
+// in scope and checks that a test names each of them. REQUIREMENTS.md says in one line what each means.
 //
 // It owns nothing. It reads comments in the tree and ends. A comment counts when it stands in or
 // directly above a test or fuzz function, anywhere in the conformance suite (reactor/kerneltest) and
@@ -13,7 +13,7 @@
 //
 // There are no states: numbers and comments in, a table "requirement → file:line function" out
 // (go test -v), and a failure with the list of what nobody proves, of numbers that do not exist, and of
-// comments that stand where no test runs.
+// comments that stand where no test runs; also of numbers without a line in REQUIREMENTS.md.
 //
 // It relies on the numbers of the contract staying as they are; a number is never given away twice.
 package spec
