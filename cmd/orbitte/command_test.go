@@ -146,6 +146,7 @@ func TestAFailureShowsItsClassWhatIsKnownAndTheRemedy(t *testing.T) {
 	engine := &orbitte.Error{Op: "Submit", Index: 3, Endpoint: "h:1", Class: orbitte.ErrDisconnected, Cause: syscall.ECONNRESET}
 	away := &orbitte.Error{Index: -1, Endpoint: "h:1", Class: orbitte.ErrUnreachable}
 	quiet := className(orbitte.ErrUnquiesced)
+	unquiesced := &orbitte.Error{Index: -1, Class: orbitte.ErrUnquiesced}
 	lost, loud := tellings[orbitte.ErrDisconnected], tellings[orbitte.ErrUnquiesced]
 	for _, c := range []struct {
 		err  error
@@ -155,8 +156,8 @@ func TestAFailureShowsItsClassWhatIsKnownAndTheRemedy(t *testing.T) {
 		{&failure{object: "f", cause: engine, known: "3 bytes"}, "T: f: peer h:1: connection lost: connection reset by peer\n  class:  connection lost\n  known:  3 bytes\n  remedy: " + lost.remedy + "\n"},
 		{&failure{object: "f", cause: interrupted(away), known: "3 bytes"},
 			"T: f: connection lost: peer h:1: source unreachable\n  class:  connection lost\n  known:  3 bytes\n  remedy: " + lost.remedy + "\n"},
-		{&failure{object: "f", cause: &orbitte.Error{Index: -1, Class: orbitte.ErrUnquiesced}, known: "3 bytes"},
-			"T: f: " + quiet + "\n  class:  " + quiet + "\n  known:  3 bytes; " + loud.known + "\n  remedy: " + loud.remedy + "\n"},
+		{&failure{object: "f", cause: unquiesced, known: "3 bytes"},
+			"T: f: " + quiet + "\n  class:  " + quiet + "\n  known:  3 bytes; " + unquiesced.Known() + "\n  remedy: " + loud.remedy + "\n"},
 		{&failure{object: "f", cause: &failure{class: errDiffers, cause: errors.New("a, b"), remedy: "again"}, known: "none written"},
 			"T: f: SHA-256 differs: a, b\n  class:  SHA-256 differs\n  known:  none written\n  remedy: again\n"},
 		{&os.PathError{Op: "open", Path: "/p", Err: syscall.ENOENT}, "T: open /p: no such file or directory\n  class:  local file\n  remedy: see the system's error\n"},

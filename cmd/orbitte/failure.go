@@ -120,7 +120,9 @@ func (f *facts) collect(err error) {
 		if !ok {
 			said = telling{known: engine.Known(), remedy: engine.Remedy()}
 		}
-		if len(f.known) > 0 && engine.Class != orbitte.ErrUnquiesced {
+		if engine.Class == orbitte.ErrUnquiesced {
+			said.known = engine.Known() // what it is that is not quiet
+		} else if len(f.known) > 0 {
 			said.known = "" // what the tool counted says it better
 		}
 		f.add(className(engine.Class), said.known, said.remedy)

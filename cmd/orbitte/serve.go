@@ -37,7 +37,8 @@ network:
 output:
   --json               print what is served as one line of JSON; a failure, at the start or later, is
                        one more line, {"error":{"class":…,"text":…,"known":…,"remedy":…}}
-` + engineHelp + `                       (here also how many requests were refused, at most a line a second)
+` + engineHelp + `                       (peers refused for epoch or permission, closed connections); serve adds other refused
+                       requests, at most a line a second
 
 exit status: 0 ended by a signal and everything closed, 1 something failed, 2 wrong command line
 `
@@ -231,8 +232,8 @@ func (s *server) await(ctx context.Context) ([]orbitte.Notification, error) {
 	return notes, err
 }
 
-// refusals says what was refused since the last look. The engine counts refusals; its log has a line only
-// for those that closed a connection.
+// refusals says what was refused since the last look and has no line in the engine's log, as stale epochs,
+// permissions and closed connections have.
 func (s *server) refusals() {
 	now, was := s.engine.Stats().Totals, s.seen
 	s.seen = now
@@ -241,17 +242,18 @@ func (s *server) refusals() {
 		what     string
 		now, was uint64
 	}{
-		{"requests refused (epoch, region, permission, range, size or limit)", now.FramesRefused, was.FramesRefused},
-		{"connections closed for want of a place", now.Overflowed, was.Overflowed},
-		{"requests past --timeout", now.SourceTimeouts, was.SourceTimeouts},
-		{"connections that could not be accepted", now.AcceptErrors, was.AcceptErrors},
+		{"for an unknown region", now.RefusedUnknownRegion, was.RefusedUnknownRegion},
+		{"outside its region", now.RefusedRange, was.RefusedRange},
+		{"over a limit", now.RefusedExhausted, was.RefusedExhausted},
+		{"while closing", now.RefusedClosed, was.RefusedClosed},
+		{"past --timeout", now.SourceTimeouts, was.SourceTimeouts},
 	} {
 		if n.now > n.was {
 			news = append(news, fmt.Sprintf("%d %s", n.now-n.was, n.what))
 		}
 	}
 	if len(news) > 0 {
-		s.console.remark("%s", strings.Join(news, ", "))
+		s.console.remark("requests refused: %s", strings.Join(news, ", "))
 	}
 }
 

@@ -2,6 +2,8 @@ package main
 
 import (
 	"encoding/json"
+	"io"
+	"net"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -107,16 +109,41 @@ func TestVersionNamesModuleGoAndProtocol(t *testing.T) {
 	}
 }
 
+// ask sends one request with the source's own epoch and reads the reply.
+func ask(t *testing.T, s *source, r netproto.Request) {
+	t.Helper()
+	epoch, err := netproto.ParseEpoch(s.Epoch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Epoch = epoch
+	c, err := net.Dial("tcp", s.Endpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(10 * time.Second))
+	if _, err := c.Write(netproto.AppendRequest(nil, r)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(c, make([]byte, 36)); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAVerboseSourceSaysWhatItRefused(t *testing.T) {
 	path, _ := file(t, t.TempDir(), "data", 100)
 	s := startSource(t, "--verbose", path)
 	wrong := strings.Repeat("1", 32)
 	tool(t, "get", "data", "-o", t.TempDir(), "--from", s.Endpoint, "--epoch", wrong).want(t, exitFailed, "--epoch names")
+	ask(t, s, netproto.Request{Operation: netproto.OperationTCPRead, Region: 9999, Length: 1})
 	out := filepath.Join(t.TempDir(), "out")
 	time.Sleep(1100 * time.Millisecond) // past one look: it must go on serving
 	tool(t, append([]string{"get", "data", "-o", out}, s.peerFlags("--from")...)...).want(t, exitDone)
 	s.stop(t)
-	if !strings.Contains(s.errs.String(), "requests refused") || !strings.Contains(s.errs.String(), "engine open") {
-		t.Errorf("%s", s.errs)
+	for _, words := range []string{"engine open", "it expects another life of this source", "requests refused: 1 for an unknown region"} {
+		if !strings.Contains(s.errs.String(), words) {
+			t.Errorf("%q is not said:\n%s", words, s.errs)
+		}
 	}
 }
