@@ -156,13 +156,16 @@ func (s *Session) refused(status netproto.Status) {
 	lane := s.server.lane
 	stale := status == netproto.StatusEpochMismatch && !s.request.Epoch.IsZero()
 	lane.Counts.Refused(status, stale)
-	why := &refusalError{operation: s.request.Operation, region: s.request.Region, named: s.request.Epoch, own: lane.Policy.Epoch}
+	kind := lanes.NoteStaleEpoch
 	switch {
 	case stale:
-		lane.Journal.Add(lane.Now(), lanes.Note{Kind: lanes.NoteStaleEpoch, Where: s.peer.String(), Err: why})
 	case status == netproto.StatusPermissionDenied:
-		lane.Journal.Add(lane.Now(), lanes.Note{Kind: lanes.NotePermission, Where: s.peer.String(), Err: why})
+		kind = lanes.NotePermission
+	default:
+		return
 	}
+	why := &refusalError{operation: s.request.Operation, region: s.request.Region, named: s.request.Epoch, own: lane.Policy.Epoch}
+	lane.Journal.Add(lane.Now(), lanes.Note{Kind: kind, Where: s.peer.String(), Err: why})
 }
 
 // refusalError says what a refused frame asked for; its text is made only if it is written.
