@@ -24,11 +24,11 @@ help: ## list the targets
 build: ## build bin/orbitte, without C
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/orbitte ./cmd/orbitte
 
-test: ## everything that must pass; PHASES="vet test" runs some, LIMIT=27m bounds the time
+test: ## everything that must pass (4 minutes on two cores; fetches staticcheck; -race needs gcc); PHASES="vet test" runs some, LIMIT=27m bounds the time
 	@$(GO) build -o $(BIN)/summary ./test/summary
 	@$(BIN)/summary -limit $(LIMIT) test $(PHASES)
 
-demo: ## serve a real file, get it in a second process, verify, print the table
+demo: ## serve a real file, get it in a second process, verify, print the table; MIB=1024 or FILE=/path
 	@./test/demo/run.sh
 
 fuzz: ## each fuzz target for FUZZTIME (10m); FUZZ=./netproto picks packages

@@ -12,6 +12,7 @@ import (
 var says = map[string][]string{
 	"tcp_roundtrip":   {"WRITE 1048576 bytes over tcp", "READ  1048576 bytes over tcp", "same bytes"},
 	"external_host":   {"foreign memory", "is refused", "its owner's again"},
+	"manual_mode":     {"1048576 bytes over tcp", "read 1048576 bytes in 1 READs", "registered bytes: 1048576 of 1073741824"},
 	"notifications":   {"sent 4 blocks, 262144 bytes; notification delivered", `received "blocks": "request 17 is ready"`, "notification skipped"},
 	"async_batch":     {"16 of 16 tasks, 4194304 bytes over tcp", "the memory is quiet"},
 	"restart_fencing": {"answers: the first life", "the old segment is refused", "answers: the second life"},

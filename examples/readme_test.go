@@ -1,10 +1,12 @@
 package examples
 
 import (
+	"errors"
 	"go/ast"
 	"go/parser"
 	"go/token"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -78,6 +80,35 @@ func TestTheReadmeNamesEveryLimitAndEveryClassOfError(t *testing.T) {
 	for _, match := range regexp.MustCompile(`\x60(Err[A-Z][A-Za-z]*)\x60`).FindAllStringSubmatch(readme, -1) {
 		if !classes[match[1]] {
 			t.Errorf("%s is no class of error", match[1])
+		}
+	}
+}
+
+// What is no example of the package is compiled as it stands.
+func TestTheReadmesSettingsCompile(t *testing.T) {
+	blocks := strings.Split(read(t, "../README.md"), "```go\n")
+	if len(blocks) != 3 {
+		t.Fatalf("%d blocks of Go, want 2", len(blocks)-1)
+	}
+	block, _, _ := strings.Cut(blocks[2], "```")
+	program := filepath.Join(t.TempDir(), "main.go")
+	text := "package main\n\nimport (\n\"fmt\"\n\"os\"\n\n\"github.com/rs/zerolog\"\n\n\"github.com/orbitte/orbitte\"\n)\n\nfunc main() {\n" + block + "_ = err\n}\n"
+	if err := os.WriteFile(program, []byte(text), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("go", "vet", program).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+func TestADemoOfNoSizeIsAUsageError(t *testing.T) {
+	for setting, says := range map[string]string{"MIB=abc": "usage: MIB=N make demo", "MIB=0": "usage: MIB=N", "MIB=-1": "usage: MIB=N", "FILE=/nowhere": "usage: FILE=PATH make demo"} {
+		demo := exec.Command("../test/demo/run.sh")
+		demo.Env = append(os.Environ(), setting)
+		out, err := demo.CombinedOutput()
+		var failed *exec.ExitError
+		if !errors.As(err, &failed) || failed.ExitCode() != 2 || !strings.HasPrefix(string(out), says) || strings.Count(string(out), "\n") != 1 {
+			t.Errorf("%s: %v\n%s", setting, err, out)
 		}
 	}
 }
