@@ -4,6 +4,7 @@ import (
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/lanes/tcp"
 	"github.com/orbitte/orbitte/reactor"
+	"github.com/orbitte/orbitte/segments"
 )
 
 // transferPair carries out a group's tasks over TCP, two at a time at most: while one is under way, the
@@ -48,15 +49,19 @@ func fill(x *tcp.Transfer, t *task, deadline reactor.Instant) {
 	x.Epoch, x.Deadline = t.segment.epoch, deadline
 }
 
-// follow posts the next task behind the one at hand, if it goes to the same peer. A WRITE never follows a
-// READ: what it sends may be what the READ brings.
+// follow posts the next task behind the one at hand, if it goes to the same peer and cannot tell that the
+// one at hand has not ended. A WRITE never follows a READ: what it sends may be what the READ brings. Nor
+// does a task follow another where the addresses of one's local and the other's remote range meet: engines
+// of one process may share the memory object (SPEC M-9), and then the one reads, or leases, what the other
+// still has to write. Memory that two processes share under different addresses is not seen here; a batch
+// that passes bytes on through it is to be submitted as two.
 func (p *transferPair) follow() {
 	g := p.group
 	if p.followed || p.early.Err != nil || g.next+1 >= len(g.tasks) || g.cancelled.Load() {
 		return
 	}
 	now, then := &g.tasks[g.next], &g.tasks[g.next+1]
-	if then.segment.peer != now.segment.peer || now.direction == lanes.Read && then.direction == lanes.Write {
+	if then.segment.peer != now.segment.peer || now.direction == lanes.Read && then.direction == lanes.Write || entangled(now, then) {
 		return
 	}
 	x := &p.transfer[1-p.turn]
@@ -66,6 +71,17 @@ func (p *transferPair) follow() {
 		then.state.Store(uint32(TaskRunning))
 	}
 }
+
+// entangled is true exactly when one task's local range and the other's remote range share an address.
+func entangled(a, b *task) bool {
+	return a.localRange().Overlaps(b.remoteRange()) || b.localRange().Overlaps(a.remoteRange())
+}
+
+func (t *task) localRange() segments.Range {
+	return segments.Range{Start: t.local.Address() + t.localOffset, Length: t.size}
+}
+
+func (t *task) remoteRange() segments.Range { return segments.Range{Start: t.remote, Length: t.size} }
 
 // ended takes the end of a transfer.
 func (p *transferPair) ended(i int, o lanes.Outcome) {
@@ -113,6 +129,10 @@ func (p *transferPair) proceed() bool {
 	}
 	p.followed, p.turn = false, 1-p.turn
 	x := p.at()
+	if p.group.cancelled.Load() { // the letter that said so came while the task before was committing
+		x.Cancel()
+		return true
+	}
 	if x.Sendless() {
 		p.follow()
 	}

@@ -2,10 +2,16 @@ package orbitte
 
 import (
 	"bytes"
+	"context"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net"
+	"runtime"
 	"testing"
+	"time"
 
+	"github.com/orbitte/orbitte/netproto"
 	"github.com/orbitte/orbitte/reactor/simkernel"
 )
 
@@ -128,4 +134,145 @@ func randomBatch(t *testing.T, seed uint64, placement Placement) {
 	if !bytes.Equal(local, s.local.Bytes()) || !bytes.Equal(remote, s.remote.Bytes()) {
 		t.Fatalf("SEED=%d placement %d: bytes differ from requests done one by one (replay: go test . -run RandomBatches)", seed, placement)
 	}
+}
+
+// A cancel that arrives while a READ is committing reaches the READ posted behind it, which the source
+// never answers.
+// proves B-3, G-8
+func TestCancelDuringACommitEndsWhatFollows(t *testing.T) {
+	const size = 64 << 20
+	hold := make(chan struct{})
+	served := 0
+	source := newHandmade(t, size, netproto.CapabilityTCP, func(c net.Conn, r netproto.Request) bool {
+		if served++; served > 1 {
+			<-hold
+			return false
+		}
+		_, _ = c.Write(netproto.AppendReply(nil, netproto.Reply{Status: netproto.StatusSuccess, Epoch: handmadeEpoch, Length: r.Length}))
+		_, _ = c.Write(bytes.Repeat([]byte{1}, int(r.Length)))
+		return true
+	})
+	defer close(hold)
+	e := newEngine(t, Config{Lanes: 1, Limits: Limits{PayloadBytes: size, SubmittedBytes: 2 * size}, RequestTimeout: time.Minute})
+	m := allocated(t, size)
+	registered(t, e, m, LocalOnly)
+	s, err := e.OpenSegment(soon(t), source, handmadeEpoch)
+	must(t, err)
+	b, err := e.Submit(context.Background(), []Request{
+		{Operation: Read, Segment: s, Local: m.Address(), Remote: handmadeBase, Length: size},
+		{Operation: Read, Segment: s, Local: m.Address(), Remote: handmadeBase, Length: 4096},
+	})
+	must(t, err)
+	for m.Bytes()[0] == 0 { // until the first slice is there: mapped memory, of which the race detector knows nothing
+		runtime.Gosched()
+	}
+	b.Cancel()
+	_, err = b.Wait(soon(t)) // long before the request's deadline
+	wants(t, err, ErrCancelled)
+	must(t, b.Free())
+	must(t, e.CloseSegment(soon(t), s))
+}
+
+// Two engines of one process share a memory object. What one request moves the next one of the batch moves
+// on, whatever could have been posted ahead.
+// proves G-3, M-9
+func TestBatchesOverSharedMemoryKeepTheirOrder(t *testing.T) {
+	for _, requester := range []Placement{Staged, Direct} {
+		for _, source := range []Placement{Staged, Direct} {
+			for seed := uint64(1); seed <= 25; seed++ {
+				t.Run(fmt.Sprintf("%d%d/SEED=%d", requester, source, seed), func(t *testing.T) { sharedBatch(t, seed, requester, source) })
+			}
+		}
+	}
+}
+
+func sharedBatch(t *testing.T, seed uint64, requester, source Placement) {
+	const size = 64 << 10
+	random := rand.New(rand.NewPCG(seed, 5))
+	a := newEngine(t, Config{Lanes: 1, TCPHostMemory: requester})
+	b := newEngine(t, Config{Lanes: 1, TCPHostMemory: source})
+	m := allocated(t, size)
+	registered(t, a, m, ReadWrite)
+	registered(t, b, m, ReadWrite)
+	s := opened(t, a, b)
+	pattern(m, int(seed))
+	model := bytes.Clone(m.Bytes())
+	var requests []Request
+	for len(requests) < 8 {
+		length := random.IntN(size / 4)
+		x, y := random.IntN(size-length), random.IntN(size-length)
+		if max(x, y)-min(x, y) < length {
+			continue // not with itself
+		}
+		r := Request{Operation: Operation(1 + random.IntN(2)), Segment: s, Local: m.Address() + uint64(x), Remote: m.Address() + uint64(y), Length: uint64(length)}
+		to, from := x, y
+		if r.Operation == Write {
+			to, from = y, x
+		}
+		copy(model[to:to+length], model[from:from+length])
+		requests = append(requests, r)
+	}
+	report, err := a.SubmitAndWait(soon(t), requests)
+	must(t, err)
+	if report.Completed != len(requests) || !bytes.Equal(model, m.Bytes()) {
+		t.Fatalf("SEED=%d: bytes differ from requests done one by one; %+v", seed, report)
+	}
+}
+
+// A source that does not serve TCP gets no TCP request.
+// proves G-4
+func TestASourceWithoutTCPFailsPreflight(t *testing.T) {
+	source := newHandmade(t, 4096, netproto.CapabilityNotify, func(_ net.Conn, r netproto.Request) bool {
+		t.Errorf("%v was posted", r.Operation)
+		return false
+	})
+	e := newEngine(t, Config{Lanes: 1})
+	m := allocated(t, 4096)
+	registered(t, e, m, LocalOnly)
+	s, err := e.OpenSegment(soon(t), source, handmadeEpoch)
+	must(t, err)
+	_, err = e.SubmitAndWait(soon(t), []Request{{Operation: Read, Segment: s, Local: m.Address(), Remote: handmadeBase, Length: 64}})
+	wants(t, err, ErrUnavailable)
+	must(t, e.CloseSegment(soon(t), s))
+}
+
+var handmadeEpoch = Epoch{1, 2, 3}
+
+const handmadeBase = 1 << 40
+
+// newHandmade is a source made by hand with one region, which answers describe; serve gets everything else.
+// It returns the endpoint.
+func newHandmade(t *testing.T, size uint64, bits netproto.Capability, serve func(net.Conn, netproto.Request) bool) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { l.Close() })
+	d := netproto.Descriptor{
+		Capabilities: netproto.Capabilities{Bits: bits, TransferBytesMax: 64 << 20},
+		Regions:      []netproto.Region{{ID: 1, Base: handmadeBase, Length: size, Permission: ReadWrite}},
+	}
+	body := netproto.AppendDescriptor(nil, &d)
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		for {
+			header := make([]byte, netproto.RequestSize)
+			if _, err := io.ReadFull(c, header); err != nil {
+				return
+			}
+			r, err := netproto.DecodeRequest(header)
+			switch {
+			case err != nil:
+				return
+			case r.Operation == netproto.OperationDescribe:
+				_, _ = c.Write(netproto.AppendReply(nil, netproto.Reply{Status: netproto.StatusSuccess, Epoch: handmadeEpoch, Length: uint64(len(body))}))
+				_, _ = c.Write(body)
+			case !serve(c, r):
+				return
+			}
+		}
+	}()
+	return l.Addr().String()
 }

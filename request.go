@@ -82,6 +82,7 @@ type Report struct {
 var (
 	errOperation = errors.New("the operation is neither Read nor Write")
 	errTransport = errors.New("this engine has no such transport")
+	errNoTCP     = errors.New("the source does not serve TCP READ and WRITE")
 	errOverlap   = errors.New("local and remote range of a request to the engine itself overlap")
 )
 
@@ -93,7 +94,7 @@ const (
 	TaskRunning
 	TaskSucceeded // terminal
 	TaskFailed    // terminal
-	TaskSkipped   // terminal: an earlier one failed, or the batch was cancelled before it started
+	TaskSkipped   // terminal: an earlier one failed, or the batch was cancelled; this one changed nothing
 )
 
 func (s TaskState) String() string {
@@ -115,6 +116,7 @@ type resolved struct {
 	localOffset  uint64
 	region       uint64
 	offset, size uint64
+	remote       uint64 // address at the source, as the request has it
 }
 
 // resolveRequest checks one request and borrows what it needs, before any effect (SPEC G-2, G-4, G-7). The
@@ -129,6 +131,8 @@ func (e *Engine) resolveRequest(r *Request) (resolved, error) {
 		return resolved{}, &Error{Class: ErrClosed, Cause: errSegment}
 	case r.Transport != TransportTCP:
 		return resolved{}, &Error{Class: ErrUnavailable, Cause: fmt.Errorf("%w: %v", errTransport, r.Transport)}
+	case !r.Segment.view().Descriptor().Capabilities.Has(netproto.CapabilityTCP):
+		return resolved{}, &Error{Class: ErrUnavailable, Cause: errNoTCP}
 	case r.Segment.Local() && overlap(r.Local, r.Remote, r.Length):
 		return resolved{}, &Error{Class: ErrInvalid, Cause: errOverlap} // it would wait for its own lease
 	case r.Length > r.Segment.TransferBytesMax():
@@ -159,7 +163,7 @@ func (e *Engine) resolveRequest(r *Request) (resolved, error) {
 	}
 	return resolved{
 		direction: r.Operation, segment: r.Segment, local: local, localOffset: r.Local - local.Address(),
-		region: region.ID, offset: offset, size: r.Length,
+		region: region.ID, offset: offset, size: r.Length, remote: r.Remote,
 	}, nil
 }
 

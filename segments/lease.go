@@ -37,8 +37,8 @@ type Lease struct {
 // Lend claims length bytes from offset, relative to the object, for reading (Shared) or for writing
 // (Exclusive). It never waits. The error is a *Conflict when a lease that is out, or a claim made at the same
 // moment, excludes it; a *RangeError when the range leaves the object; a *LeaseLimit when all places
-// are taken. Of several simultaneous claims that exclude one another at least one succeeds unless a held
-// lease refuses them all. An empty range conflicts with nothing but is a lease like any other. No
+// are taken. Of two simultaneous claims that exclude one another exactly one succeeds; where more
+// meet, each may have been refused by another, so whoever is refused may try again. An empty range conflicts with nothing but is a lease like any other. No
 // allocation, except when the table first grows past 64 leases and for an error.
 func (b *Backing) Lend(offset, length uint64, a Access) (Lease, error) {
 	if !Within(offset, length, b.Length()) {

@@ -218,6 +218,7 @@ func (s *Server) dequeue(session *Session) {
 	if session.queued.Held() {
 		session.queued.Repay()
 		s.promote()
+		s.admission.released() // the place may be for a frame on another lane
 	}
 }
 
@@ -261,9 +262,10 @@ func (s *Server) next() {
 	}
 }
 
-// Receive serves what waits, now that a handler is free (reactor.Recipient).
+// Receive serves what waits, now that a handler or a place in the queue is free (reactor.Recipient).
 func (s *Server) Receive(*reactor.Letter, reactor.Instant) {
 	s.next()
+	s.promote()
 	s.settle()
 }
 

@@ -1,6 +1,8 @@
 package tcp
 
 import (
+	"time"
+
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/lanes/control"
 	"github.com/orbitte/orbitte/netproto"
@@ -11,6 +13,9 @@ import (
 // sliceBytes is what one turn of the lane copies of one payload at most, so that a large or cold one does not
 // keep the lane from the other peers (SPEC L-2; field case F-45).
 const sliceBytes = 1 << 20
+
+// leaseGrace is how long a direct transfer waits for a conflicting lease before it is refused.
+const leaseGrace = 100 * time.Millisecond
 
 // copySlice copies the slice behind done and returns how many bytes are copied now.
 func copySlice(to, from []byte, done int) int {
@@ -48,12 +53,13 @@ type Transfer struct {
 	lease    segments.Lease
 	retry    reactor.Timer
 	backoff  lanes.Backoff
-	copied   int  // bytes between local range and staging, while the range is leased for it
-	staged   bool // WRITE: true exactly when the payload is in staging
-	ready    bool // WRITE: true exactly when the source waits for the payload and it is not staged yet
-	prepared bool // true exactly when lease or staging was taken before Begin
-	held     bool // true exactly while a transfer before this one has not ended: no commit
-	complete bool // READ: true exactly when the payload is here and only held keeps it from its commit
+	copied   int             // bytes between local range and staging, while the range is leased for it
+	staged   bool            // WRITE: true exactly when the payload is in staging
+	ready    bool            // WRITE: true exactly when the source waits for the payload and it is not staged yet
+	leaseBy  reactor.Instant // direct: until when a conflicting lease is waited for; 0 before the first try
+	prepared bool            // true exactly when lease or staging was taken before Begin
+	held     bool            // true exactly while a transfer before this one has not ended: no commit
+	complete bool            // READ: true exactly when the payload is here and only held keeps it from its commit
 }
 
 // Start queues the transfer on its channel, on the channel's lane. Done follows.
@@ -101,7 +107,7 @@ func (t *Transfer) reset(c *control.Channel) {
 	m := machine{expected: t.Epoch, length: t.Length}
 	t.read, t.write = readMachine{machine: m}, writeMachine{machine: m}
 	t.staged, t.ready, t.prepared, t.held, t.complete = false, false, false, false, false
-	t.backoff = lanes.Backoff{}
+	t.backoff, t.leaseBy = lanes.Backoff{}, 0
 }
 
 // Cancel ends the transfer early (SPEC G-8); Done follows, possibly at once. A commit under way goes on: it
@@ -129,6 +135,9 @@ func (t *Transfer) Begin(c *control.Channel) {
 	}
 	if !t.prepared {
 		if fault := t.prepare(); fault != nil {
+			if t.patient(fault) {
+				return
+			}
 			c.Finish() // nothing was posted: the stream is clean
 			t.end(lanes.Outcome{Err: fault, Drained: true})
 			return
@@ -140,6 +149,21 @@ func (t *Transfer) Begin(c *control.Channel) {
 	if t.held && t.Direction == lanes.Write {
 		t.stage() // while the one before is under way
 	}
+}
+
+// patient waits a little for the lease of a direct transfer. An access that has just ended on the other
+// side of a socket may hold its lease a moment longer, until its own thread hears of it.
+func (t *Transfer) patient(fault *lanes.Fault) bool {
+	now := t.lane().Now()
+	if t.leaseBy == 0 {
+		t.leaseBy = min(now.After(leaseGrace), t.Deadline)
+	}
+	if fault.Cause != lanes.Conflicted || now >= t.leaseBy {
+		return false
+	}
+	t.lane().Counts.ConflictRetries.Add(1)
+	t.lane().Arm(&t.retry, t.backoff.Next(now, t.leaseBy), t)
+	return true
 }
 
 // prepare leases the range itself (direct) or takes an owned buffer (SPEC T-1, T-2).
@@ -272,11 +296,14 @@ func (t *Transfer) again() {
 
 // Expire goes on with a copy, or looks again for a conflicting lease (reactor.TimerHandler).
 func (t *Transfer) Expire(*reactor.Timer, reactor.Instant) {
-	if t.Direction == lanes.Write {
+	switch {
+	case t.direct(): // nothing is copied: it waits for its lease, and nothing was posted
+		t.Begin(t.channel)
+	case t.Direction == lanes.Write:
 		t.sendPayload()
-		return
+	default:
+		t.commit()
 	}
-	t.commit()
 }
 
 // received goes on with a READ.
