@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -35,6 +36,7 @@ func TestGetRefusesTargetsThatAreNoWritableRegularFile(t *testing.T) {
 	folder := t.TempDir()
 	targets := unfit(t, folder)
 	targets["device"] = "/dev/null"
+	says := map[string]string{"pipe": "not a regular file", "device": "not a regular file", "link": "symbolic link", "broken link": "symbolic link", "read-only": "forbids writing"}
 	for kind, path := range targets {
 		t.Run(kind, func(t *testing.T) {
 			before, err := os.Lstat(path)
@@ -42,7 +44,7 @@ func TestGetRefusesTargetsThatAreNoWritableRegularFile(t *testing.T) {
 				t.Fatal(err)
 			}
 			// Nobody listens there: the target is looked at before the source is asked.
-			inside("get", "--from", "127.0.0.1:1", "x", "-o", path).want(t, exitUsage, "class:  unfit target", "it was left as it is", "remedy: ")
+			inside("get", "--from", "127.0.0.1:1", "x", "-o", path).want(t, exitUsage, "class:  unfit target", says[kind], "it was left as it is", "remedy: ")
 			after, err := os.Lstat(path)
 			if err != nil || !os.SameFile(before, after) || before.Mode() != after.Mode() {
 				t.Errorf("%v became %v, %v", before, after, err)
@@ -89,14 +91,20 @@ func TestWhatAKilledGetLeavesIsRemovedByTheNextOne(t *testing.T) {
 	from, to := t.TempDir(), t.TempDir()
 	path, content := file(t, from, "data", 32<<20)
 	s := startSource(t, path)
-	var get *exec.Cmd
+	middle, hold := make(chan struct{}), make(chan struct{})
+	defer close(hold)
+	var reached sync.Once
 	relay := startRelay(t, s.Endpoint, func(d direction, at int64, _ []byte) {
 		if d == toRequester && at > 9<<20 {
-			get.Process.Kill()
+			reached.Do(func() { close(middle) })
+			<-hold
 		}
 	})
-	get = toolCommand(t, "get", "data", "-o", to, "--from", relay, "--epoch", s.Epoch)
-	finish(t, get, nil).want(t, -1)
+	get := toolCommand(t, "get", "data", "-o", to, "--from", relay, "--epoch", s.Epoch)
+	finish(t, get, func(p *os.Process) {
+		<-middle
+		p.Kill()
+	}).want(t, -1)
 	left, _ := filepath.Glob(filepath.Join(to, fmt.Sprintf(".data.orbitte-%d-*", get.Process.Pid)))
 	if len(left) != 1 {
 		t.Fatalf("the killed get left %q", left)
