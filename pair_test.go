@@ -276,3 +276,28 @@ func newHandmade(t *testing.T, size uint64, bits netproto.Capability, serve func
 	}()
 	return l.Addr().String()
 }
+
+// The lane allocates nothing per request: a batch of 64 costs what a batch of one does, the caller's own
+// share included.
+// proves L-6
+func TestRequestsOfABatchAllocateNothing(t *testing.T) {
+	var perBatch [2]float64
+	for i, n := range []int{1, 64} {
+		s := newSimPair(t, uint64(i), simkernel.WorldOptions{}, Config{}, Config{}, 64<<10)
+		var requests []Request
+		for k := range n {
+			requests = append(requests, s.request([]Operation{Read, Write}[k%2], k%16*4096, 4096))
+		}
+		submit := func() {
+			_, err := s.requester.SubmitAndWait(context.Background(), requests)
+			must(t, err)
+		}
+		for range 20 {
+			submit()
+		}
+		perBatch[i] = testing.AllocsPerRun(50, submit)
+	}
+	if perBatch[0] != perBatch[1] {
+		t.Fatalf("%v allocations for one request, %v for 64", perBatch[0], perBatch[1])
+	}
+}
