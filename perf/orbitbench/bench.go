@@ -159,7 +159,7 @@ func bulk(mode string, config orbitte.Config, op orbitte.Operation, size uint64)
 		if err != nil {
 			return 0, 0, err
 		}
-		batch := b.requests(op, size, int(min(32<<20/size, 1024)))
+		batch := b.requests(op, size, int(min(32<<20/size, 512)))
 		start := time.Now()
 		var moved uint64
 		for moved < total {
@@ -229,6 +229,8 @@ func allCells() []*cell {
 		{Name: "tcp-write-1m", Against: stream, Unit: "GB/s", Target: 0.6, measured: bulk("staged", staged, orbitte.Write, mib)},
 		{Name: "tcp-read-1m-direct", Against: stream, Unit: "GB/s", Target: 0.85, measured: bulk("direct", direct, orbitte.Read, mib)},
 		{Name: "tcp-write-1m-direct", Against: stream, Unit: "GB/s", Target: 0.85, measured: bulk("direct", direct, orbitte.Write, mib)},
+		{Name: "tcp-read-16k", Against: stream, Unit: "GB/s", measured: bulk("staged", staged, orbitte.Read, 16<<10)},
+		{Name: "tcp-write-16k", Against: stream, Unit: "GB/s", measured: bulk("staged", staged, orbitte.Write, 16<<10)},
 		read("manual", "raw ping-pong, spinning", 1.5, "busy/manual", manual, baseline{spin: 1}),
 		read("event", "raw ping-pong through a thread, blocking", 1.5, "event", event, baseline{behind: true}),
 		read("adaptive", "raw ping-pong through a thread, looking 30 µs, then blocking", 1.5, "staged/adaptive", staged, baseline{behind: true, look: 30 * time.Microsecond}),
