@@ -222,17 +222,18 @@ func (s *Server) dequeue(session *Session) {
 	}
 }
 
-// promote gives the free place in the queue to the frame that has waited longest without one.
+// promote gives the free places in the queue to the frames that have waited longest without one.
 func (s *Server) promote() {
 	for session := s.queue.head; session != nil; session = session.next {
 		if session.queued.Held() {
 			continue
 		}
-		if charge, err := s.admission.Queue.Take(1); err == nil {
-			session.queued = charge
-			s.lane.Arm(&session.timer, s.lane.Now().After(s.lane.Policy.SourceTimeout), session)
+		charge, err := s.admission.Queue.Take(1)
+		if err != nil {
+			return
 		}
-		return
+		session.queued = charge
+		s.lane.Arm(&session.timer, s.lane.Now().After(s.lane.Policy.SourceTimeout), session)
 	}
 }
 

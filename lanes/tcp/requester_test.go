@@ -517,11 +517,12 @@ func TestCancelWhileTheCommitWaits(t *testing.T) {
 	}
 }
 
-// With direct placement the local range is leased before anything is posted; a conflict refuses the
-// request at once, and the stream stays clean for the next one.
+// With direct placement the local range is leased before anything is posted. A conflict is waited for a
+// little, outside the queue: it keeps nobody from the stream, costs none when it is cancelled, and refuses
+// the request when it lasts.
 //
-// proves M-9, T-2
-func TestDirectTransferIsRefusedUnderAConflictingLease(t *testing.T) {
+// proves M-9, T-2, T-5
+func TestDirectTransferWaitsALittleForAConflictingLeaseAndKeepsNobodyWaiting(t *testing.T) {
 	mappings(t)
 	r := newRig(t, 11, simkernel.WorldOptions{})
 	defer r.finish()
@@ -531,30 +532,48 @@ func TestDirectTransferIsRefusedUnderAConflictingLease(t *testing.T) {
 	c := requester.channel(p.address)
 	lease, err := local.Lease(0, 1, segments.Exclusive)
 	must(t, err)
+	began := r.world.Now()
 	var all []*attempt
 	for _, direction := range []lanes.Direction{lanes.Read, lanes.Write, lanes.Read} {
 		all = append(all, requester.ask(direction, local, 1).start(c))
 	}
+	gone := requester.ask(lanes.Read, local, 1).start(c)
 	free := requester.ask(lanes.Write, local, 7)
 	free.LocalOffset, free.Length = 1, 7
 	free.start(c)
+	gone.Cancel()
+	if f := fault(t, r.wait(gone)); f.Cause != lanes.Cancelled || !errors.Is(f, segments.ErrConflict) {
+		t.Errorf("%+v", f)
+	}
 	w := p.accept()
 	if q := w.request(); q.Region != 7 {
 		t.Errorf("%+v was posted", q)
-	}
-	for _, a := range all {
-		if f := fault(t, r.wait(a)); f.Cause != lanes.Conflicted || !errors.Is(f, segments.ErrConflict) {
-			t.Errorf("%+v", f)
-		}
 	}
 	must(t, w.send(replyBytes(netproto.StatusReady, 0)))
 	_, err = w.receive(7)
 	must(t, err)
 	must(t, w.send(replyBytes(netproto.StatusSuccess, 0)))
-	if o := r.wait(free); o.Err != nil {
-		t.Error(o.Err)
+	if o := r.wait(free); o.Err != nil || free.at >= began.After(leaseGrace) {
+		t.Errorf("%v at %v", o.Err, free.at)
 	}
+	for _, a := range all {
+		if f := fault(t, r.wait(a)); f.Cause != lanes.Conflicted || !errors.Is(f, segments.ErrConflict) || a.at < began.After(leaseGrace) || a.at > began.After(leaseGrace+soon) {
+			t.Errorf("%+v at %v", f, a.at)
+		}
+	}
+	late := requester.ask(lanes.Write, local, 8).start(c) // its conflict ends within the grace
+	r.pass(leaseGrace / 2)
 	lease.Return()
+	if q := w.request(); q.Region != 8 {
+		t.Errorf("%+v was posted", q)
+	}
+	must(t, w.send(replyBytes(netproto.StatusPermissionDenied, 0)))
+	if f := fault(t, r.wait(late)); f.Status != netproto.StatusPermissionDenied {
+		t.Errorf("%+v", f)
+	}
+	if n := requester.lane.Counts.StreamsRetired.Load(); n != 0 {
+		t.Errorf("%d streams were retired for requests that were never posted", n)
+	}
 }
 
 // A peer that answers with a bad header and bytes behind it has changed a direct READ's range, and the

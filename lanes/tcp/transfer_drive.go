@@ -57,6 +57,7 @@ type Transfer struct {
 	staged   bool            // WRITE: true exactly when the payload is in staging
 	ready    bool            // WRITE: true exactly when the source waits for the payload and it is not staged yet
 	leaseBy  reactor.Instant // direct: until when a conflicting lease is waited for; 0 before the first try
+	waiting  bool            // true exactly while the transfer waits for it and is in no queue
 	prepared bool            // true exactly when lease or staging was taken before Begin
 	held     bool            // true exactly while a transfer before this one has not ended: no commit
 	complete bool            // READ: true exactly when the payload is here and only held keeps it from its commit
@@ -65,7 +66,37 @@ type Transfer struct {
 // Start queues the transfer on its channel, on the channel's lane. Done follows.
 func (t *Transfer) Start(c *control.Channel) {
 	t.reset(c)
-	c.Run(&t.exchange, t, t.Deadline)
+	t.enter()
+}
+
+// enter queues the transfer. A direct one first waits a little while another access conflicts: what has just
+// ended on the other side of a socket may hold its lease a moment longer, until its own thread hears of it.
+// It waits before the queue, so that it keeps nobody from the stream, and takes the lease when it has it.
+func (t *Transfer) enter() {
+	t.waiting = false
+	if t.direct() {
+		if fault := t.prepare(); fault != nil {
+			t.delay(fault)
+			return
+		}
+		t.lease.Return()
+	}
+	t.channel.Run(&t.exchange, t, t.Deadline)
+}
+
+// delay looks again for a conflicting lease, or ends the transfer, of which nothing was posted.
+func (t *Transfer) delay(fault *lanes.Fault) {
+	now := t.lane().Now()
+	if t.leaseBy == 0 {
+		t.leaseBy = min(now.After(leaseGrace), t.Deadline)
+	}
+	if now >= t.leaseBy {
+		t.end(lanes.Outcome{Err: fault, Drained: true})
+		return
+	}
+	t.waiting = true
+	t.lane().Counts.ConflictRetries.Add(1)
+	t.lane().Arm(&t.retry, t.backoff.Next(now, t.leaseBy), t)
 }
 
 // Follow posts the transfer's request behind another transfer of the same owner, from that one's Free on.
@@ -107,12 +138,16 @@ func (t *Transfer) reset(c *control.Channel) {
 	m := machine{expected: t.Epoch, length: t.Length}
 	t.read, t.write = readMachine{machine: m}, writeMachine{machine: m}
 	t.staged, t.ready, t.prepared, t.held, t.complete = false, false, false, false, false
-	t.backoff, t.leaseBy = lanes.Backoff{}, 0
+	t.backoff, t.leaseBy, t.waiting = lanes.Backoff{}, 0, false
 }
 
 // Cancel ends the transfer early (SPEC G-8); Done follows, possibly at once. A commit under way goes on: it
 // is bounded, and would otherwise leave the range half changed (SPEC T-1).
 func (t *Transfer) Cancel() {
+	if t.waiting {
+		t.end(lanes.Outcome{Err: &lanes.Fault{Cause: lanes.Cancelled, Stage: "lease", Err: segments.ErrConflict}, Drained: true})
+		return
+	}
 	if t.read.stage == stageCommit {
 		if t.lease.Held() && !t.complete {
 			return
@@ -135,9 +170,6 @@ func (t *Transfer) Begin(c *control.Channel) {
 	}
 	if !t.prepared {
 		if fault := t.prepare(); fault != nil {
-			if t.patient(fault) {
-				return
-			}
 			c.Finish() // nothing was posted: the stream is clean
 			t.end(lanes.Outcome{Err: fault, Drained: true})
 			return
@@ -149,21 +181,6 @@ func (t *Transfer) Begin(c *control.Channel) {
 	if t.held && t.Direction == lanes.Write {
 		t.stage() // while the one before is under way
 	}
-}
-
-// patient waits a little for the lease of a direct transfer. An access that has just ended on the other
-// side of a socket may hold its lease a moment longer, until its own thread hears of it.
-func (t *Transfer) patient(fault *lanes.Fault) bool {
-	now := t.lane().Now()
-	if t.leaseBy == 0 {
-		t.leaseBy = min(now.After(leaseGrace), t.Deadline)
-	}
-	if fault.Cause != lanes.Conflicted || now >= t.leaseBy {
-		return false
-	}
-	t.lane().Counts.ConflictRetries.Add(1)
-	t.lane().Arm(&t.retry, t.backoff.Next(now, t.leaseBy), t)
-	return true
 }
 
 // prepare leases the range itself (direct) or takes an owned buffer (SPEC T-1, T-2).
@@ -297,8 +314,8 @@ func (t *Transfer) again() {
 // Expire goes on with a copy, or looks again for a conflicting lease (reactor.TimerHandler).
 func (t *Transfer) Expire(*reactor.Timer, reactor.Instant) {
 	switch {
-	case t.direct(): // nothing is copied: it waits for its lease, and nothing was posted
-		t.Begin(t.channel)
+	case t.waiting:
+		t.enter()
 	case t.Direction == lanes.Write:
 		t.sendPayload()
 	default:
@@ -393,6 +410,7 @@ func (t *Transfer) Failed(f control.Failure) {
 // buffer of this transfer.
 func (t *Transfer) end(o lanes.Outcome) {
 	t.giveBack()
+	t.waiting = false
 	if o.Err != nil {
 		t.lane().Counts.TransfersFailed.Add(1)
 	}
