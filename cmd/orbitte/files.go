@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -112,6 +113,25 @@ func (s *served) sync() error {
 	}
 	if err := s.mapping.sync(); err != nil {
 		return &os.PathError{Op: "msync", Path: s.file.Name(), Err: err}
+	}
+	return nil
+}
+
+// inPlace says whether the open file is still the one at its path. A file that was moved away or removed
+// keeps taking bytes, which nobody would find under its name.
+func (s *served) inPlace() error {
+	own, err := s.file.Stat()
+	if err != nil {
+		return err
+	}
+	there, err := os.Stat(s.file.Name())
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%s is no longer at its path: it was removed or moved away", s.Name)
+	case err != nil:
+		return err
+	case !os.SameFile(own, there):
+		return fmt.Errorf("%s is no longer at its path: another file is there", s.Name)
 	}
 	return nil
 }

@@ -271,10 +271,15 @@ func (s *server) recheck(ctx context.Context, asked recheck) {
 			if err == nil {
 				err = file.sync()
 			}
-			if err != nil {
-				answer.Error = err.Error()
+			if err == nil { // last, so that nothing that was done before it counts for another file
+				err = file.inPlace()
 			}
 			answer.SHA256 = file.SHA256
+			if err != nil {
+				answer.Error = err.Error()
+				s.console.remark("%s was written, but: %v", file.Name, err)
+				continue
+			}
 			s.console.remark("%s was written: %d bytes, sha256 %s", file.Name, file.Size, file.SHA256)
 		}
 	}

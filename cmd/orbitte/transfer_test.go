@@ -85,6 +85,26 @@ func TestPutChangesTheServedFileItself(t *testing.T) {
 	}
 }
 
+func TestPutFailsWhenTheServedFileIsNoLongerAtItsPath(t *testing.T) {
+	for _, size := range []int{0, 5000} {
+		for says, take := range map[string]func(served, kept string) error{
+			"another file is there":        func(served, kept string) error { return os.Rename(kept, served) },
+			"it was removed or moved away": func(served, _ string) error { return os.Remove(served) },
+			"removed or moved away":        func(served, kept string) error { return os.Rename(served, kept+"2") },
+		} {
+			folder := t.TempDir()
+			served, _ := file(t, folder, "w1", size)
+			kept, _ := file(t, folder, "other", size)
+			sent, _ := file(t, folder, "w3", size)
+			s := startSource(t, "--writable", served)
+			if err := take(served, kept); err != nil {
+				t.Fatal(err)
+			}
+			tool(t, append([]string{"put", sent, "w1"}, s.peerFlags("--to")...)...).want(t, exitFailed, "w1 is no longer at its path: ", says, "remedy: ")
+		}
+	}
+}
+
 func TestReadOnlyAndWrongSizedFilesAreNotPut(t *testing.T) {
 	folder := t.TempDir()
 	path, content := file(t, folder, "served", 5000)
