@@ -20,7 +20,8 @@ const getHelp = `usage: orbitte get --from ENDPOINT [flags] NAME… [-o PATH]
 READs files that orbitte serve publishes. Each is received into a temporary file beside its
 destination, which is the registered memory itself, so that files of any size need little memory. It
 is renamed into place, over a file of that name, after its SHA-256 was found to be what the source
-published; a failure leaves no output file.
+published; a failure leaves no output file. A file that is replaced hands its permission bits on; a new
+one has those that the umask leaves.
 
 Only a regular file is replaced. A target that is a folder, a device, a pipe, a symbolic link (no link is
 followed, but to the folder of -o) or a read-only file is refused before a byte moves.

@@ -23,8 +23,11 @@ func createOutput(path string, size uint64) (*output, error) {
 		return nil, err
 	}
 	o := &output{path: path, file: f}
+	err = o.keepPermission()
 	if size > 0 {
-		err = reserve(f, size)
+		if err == nil {
+			err = reserve(f, size)
+		}
 		if err == nil {
 			o.mapping, err = mapFile(f, size, true)
 		}
@@ -59,8 +62,20 @@ func reserve(f *os.File, size uint64) error {
 	return nil
 }
 
+// keepPermission gives the new file the permission bits of the one that it replaces, if there is one.
+func (o *output) keepPermission() error {
+	old, ok := permissionOf(o.path)
+	if !ok {
+		return nil
+	}
+	return o.file.Chmod(old)
+}
+
 // commit puts the file into place.
 func (o *output) commit(durable bool) error {
+	if err := o.keepPermission(); err != nil { // it may have changed meanwhile
+		return err
+	}
 	if durable {
 		if err := o.file.Sync(); err != nil { // mapped pages included (fsync(2))
 			return err

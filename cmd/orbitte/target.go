@@ -47,14 +47,27 @@ func temporaryPrefix(path string) string {
 	return "." + name[:min(len(name), 200)] + ".orbitte-"
 }
 
-// createTemporary makes the file and locks it. Sweep of another process may take it away before the lock is
+// permissionOf is the permission of the file that would be replaced.
+func permissionOf(path string) (old fs.FileMode, ok bool) {
+	info, err := os.Lstat(path)
+	if err != nil || !info.Mode().IsRegular() {
+		return 0, false
+	}
+	return info.Mode().Perm(), true
+}
+
+// createTemporary makes the file, for nobody who may not use the one at path, and locks it. Sweep of another process may take it away before the lock is
 // there; then another one is made.
 func createTemporary(path string) (*os.File, error) {
+	mode := fs.FileMode(0o666)
+	if old, ok := permissionOf(path); ok {
+		mode = old
+	}
 	for {
 		random := make([]byte, 6)
 		rand.Read(random)
 		name := fmt.Sprintf("%s%d-%x", temporaryPrefix(path), os.Getpid(), random)
-		f, err := os.OpenFile(filepath.Join(filepath.Dir(path), name), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666)
+		f, err := os.OpenFile(filepath.Join(filepath.Dir(path), name), os.O_RDWR|os.O_CREATE|os.O_EXCL, mode)
 		if err != nil {
 			return nil, err
 		}

@@ -144,6 +144,51 @@ func TestGetReplacesAFileOnlyByAVerifiedOne(t *testing.T) {
 	holds(t, to, "data")
 }
 
+func TestAReplacedFileHandsItsPermissionOn(t *testing.T) {
+	from, to := t.TempDir(), t.TempDir()
+	path, content := file(t, from, "data", 5000)
+	s := startSource(t, path)
+	mask := unix.Umask(0) // the tool inherits it
+	unix.Umask(mask)
+	for name, mode := range map[string]os.FileMode{"private": 0o600, "open": 0o666, "program": 0o755, "new": 0o666 &^ os.FileMode(mask)} {
+		out := filepath.Join(to, name)
+		if name != "new" {
+			file(t, to, name, 10)
+			if err := os.Chmod(out, mode); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tool(t, append([]string{"get", "data", "-o", out}, s.peerFlags("--from")...)...).want(t, 0)
+		same(t, out, content)
+		if info, err := os.Stat(out); err != nil || info.Mode() != mode {
+			t.Errorf("%s: %v %v, want %v", name, info, err, mode)
+		}
+	}
+}
+
+func TestThePermissionIsKeptFromTheFirstByteToTheRename(t *testing.T) {
+	path, _ := file(t, t.TempDir(), "out", 10)
+	if err := os.Chmod(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o, err := createOutput(path, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := o.file.Stat(); err != nil || info.Mode() != 0o600 {
+		t.Errorf("while it arrives: %v %v", info, err)
+	}
+	if err := os.Chmod(path, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.commit(false); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode() != 0o640 {
+		t.Errorf("in place: %v %v", info, err)
+	}
+}
+
 func TestPutNoticesDamageOnTheWay(t *testing.T) {
 	folder := t.TempDir()
 	path, _ := file(t, folder, "served", 1<<20)
