@@ -69,7 +69,6 @@ func TestFailuresExitWithStatusOneAndSayWhatIsKnown(t *testing.T) {
 	inside("serve", "--bind", "192.0.2.1:1", data).want(t, exitFailed, "class:  the system refused", "192.0.2.1:1")
 	s := startSource(t, data)
 	inside("serve", "--bind", s.Endpoint, data).want(t, exitFailed, "class:  the system refused", s.Endpoint)
-	inside(append([]string{"get", "data", "-o", filepath.Join(data, "x")}, s.peerFlags("--from")...)...).want(t, exitFailed, "class:  local file", "not a directory")
 }
 
 func TestFlagsAndOperandsComeInAnyOrder(t *testing.T) {

@@ -24,7 +24,8 @@ published; a failure leaves no output file. A file that is replaced hands its pe
 one has those that the umask leaves.
 
 Only a regular file is replaced. A target that is a folder, a device, a pipe, a symbolic link (no link is
-followed, but to the folder of -o) or a read-only file is refused before a byte moves.
+followed, but to the folder of -o) or a read-only file is refused before a byte moves, and so is a PATH
+whose folder is missing (one that ends with / is made) or is no folder.
 
 The temporary file is .NAME.orbitte-PID-…; a get that was killed leaves it behind. It is safe to delete
 once that process is gone, and the next get of the same target does so.
@@ -60,10 +61,8 @@ func get(ctx context.Context, c *console, args []string) (err error) {
 		return usage("-o - is refused: a file is checked before anybody sees it, so get writes to no pipe; give a path and read the file when get says ok (./- names a file called -)")
 	}
 	folder := *all || len(names) > 1
-	if !folder { // what can be told before the source is asked
-		if err := checkTarget(target(*destination, names[0], false)); err != nil {
-			return err
-		}
+	if err := checkPlace(*destination, names, folder); err != nil { // what can be told before the source is asked
+		return err
 	}
 	p, err := connect(ctx, c, f, *from)
 	if err != nil {
@@ -84,34 +83,54 @@ func get(ctx context.Context, c *console, args []string) (err error) {
 		}
 		wanted = append(wanted, file)
 	}
-	paths, err := place(*destination, folder, wanted)
+	paths, err := place(*destination, names, folder)
 	if err != nil {
 		return err
 	}
 	return p.getAll(ctx, wanted, paths, *durable)
 }
 
+// isFolder says whether the destination is, or will be, a folder to put files into.
+func isFolder(destination string, folder bool) bool {
+	info, err := os.Stat(destination)
+	return folder || destination == "" || err == nil && info.IsDir() || strings.HasSuffix(destination, "/")
+}
+
 // target says where a file of a name goes.
 func target(destination, name string, folder bool) string {
-	info, err := os.Stat(destination)
-	if folder || destination == "" || err == nil && info.IsDir() || strings.HasSuffix(destination, "/") {
+	if isFolder(destination, folder) {
 		return filepath.Join(destination, name)
 	}
 	return destination
 }
 
-// place says where each file goes, once all places were found fit, and makes their folder.
-func place(destination string, folder bool, wanted []*entry) (paths []string, err error) {
-	for _, file := range wanted {
-		path := target(destination, file.Name, folder)
-		if err := checkTarget(path); err != nil {
-			return nil, err
+// checkPlace admits a destination at which each file of the names could be made or replaced.
+func checkPlace(destination string, names []string, folder bool) error {
+	var err error
+	if isFolder(destination, folder) {
+		err = checkFolder(filepath.Join(destination, "."), true)
+	} else {
+		err = checkFolder(filepath.Dir(destination), false)
+	}
+	for _, name := range names {
+		if err == nil {
+			err = checkTarget(target(destination, name, folder))
 		}
-		paths = append(paths, path)
+	}
+	return err
+}
+
+// place says where each file goes, once all places were found fit, and makes their folder.
+func place(destination string, names []string, folder bool) (paths []string, err error) {
+	if err := checkPlace(destination, names, folder); err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		paths = append(paths, target(destination, name, folder))
 	}
 	if folder || strings.HasSuffix(destination, "/") {
 		if err := os.MkdirAll(filepath.Join(destination, "."), 0o777); err != nil {
-			return nil, err
+			return nil, &failure{object: destination, cause: err, known: "no file was received", remedy: remedyOf(err)}
 		}
 	}
 	sweep(paths)
@@ -161,7 +180,7 @@ func (p *peer) getOne(ctx context.Context, file *entry, path string, durable boo
 	began := time.Now()
 	out, err := createOutput(path, file.Size)
 	if err != nil {
-		return moved{}, err
+		return moved{}, &failure{class: errLocal, object: file.Name, cause: err, known: "nothing of it was received; no output file was written", remedy: remedyOf(err)}
 	}
 	var carrier string
 	var arrived uint64

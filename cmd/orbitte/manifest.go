@@ -148,8 +148,12 @@ func decodeManifest(b []byte) (*manifest, error) {
 	return m, nil
 }
 
-// checkName admits what is one file name on every side: no path, nothing that a terminal obeys.
+// checkName admits what is one file name on every side: no path, nothing that a terminal obeys, and nothing
+// that get would take for a temporary file and remove.
 func checkName(name string) error {
+	if _, _, temporary := cutTemporary(name); temporary {
+		return fmt.Errorf("%q cannot be published: get's temporary files have such names", name)
+	}
 	switch {
 	case name == "" || name == "." || name == ".." || len(name) > nameBytesMax || strings.ContainsRune(name, '/'):
 	case !utf8.ValidString(name) || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }):

@@ -74,7 +74,7 @@ func TestAManifestThatClaimsTooMuchIsRefusedBeforeItIsRead(t *testing.T) {
 
 // Names become file names and are printed: none may leave its folder or command a terminal.
 func TestNamesThatAreNoFileNamesAreRefused(t *testing.T) {
-	for _, name := range []string{"", ".", "..", "a/b", "/etc/passwd", "../x", "a\x00b", "a\nb", "\x1b[2J", "\xff", strings.Repeat("x", 256)} {
+	for _, name := range []string{"", ".", "..", "a/b", "/etc/passwd", "../x", "a\x00b", "a\nb", "\x1b[2J", "\xff", ".data.orbitte-12-0123456789ab", ".a.orbitte-1-2.orbitte-12-0123456789ab", strings.Repeat("x", 256)} {
 		if checkName(name) == nil {
 			t.Errorf("%q is admitted", name)
 		}
@@ -88,7 +88,7 @@ func TestNamesThatAreNoFileNamesAreRefused(t *testing.T) {
 	if _, err := decodeManifest(encoded(t, &manifest{Files: []entry{{Name: "a"}, {Name: "a"}}})); err == nil {
 		t.Error("one name twice is accepted")
 	}
-	for _, name := range []string{"a", "..a", "größe", "two words", strings.Repeat("x", 255)} {
+	for _, name := range []string{"a", "..a", "größe", "two words", "data.orbitte-12-0123456789ab", ".data.orbitte-12-short", ".orbitte-12-0123456789ab", strings.Repeat("x", 255)} {
 		if err := checkName(name); err != nil {
 			t.Error(err)
 		}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,15 +18,18 @@ import (
 // checkTarget admits a path at which nothing is, or a regular file that may be written: a rename would
 // replace anything but a folder, whatever its mode.
 func checkTarget(path string) error {
+	refused := func(what, remedy string) error {
+		return &failure{class: errTarget, object: path, cause: errors.New(what), known: "it was left as it is", remedy: remedy}
+	}
+	if _, _, ok := cutTemporary(filepath.Base(path)); ok {
+		return refused("it has the name of a temporary file, which a later get would remove", "give another name with -o")
+	}
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return err
-	}
-	refused := func(what, remedy string) error {
-		return &failure{class: errTarget, object: path, cause: errors.New(what), known: "it was left as it is", remedy: remedy}
+		return refused(reason(err), remedyOf(err))
 	}
 	switch mode := info.Mode(); {
 	case mode&fs.ModeSymlink != 0:
@@ -34,10 +38,82 @@ func checkTarget(path string) error {
 		return refused("it is a folder", "name a file, or an existing folder to put the file into")
 	case !mode.IsRegular():
 		return refused("it is a device, pipe or socket, not a regular file", "give a path; get replaces only regular files")
-	case mode.Perm()&0o222 == 0 || unix.Access(path, unix.W_OK) != nil:
-		return refused(fmt.Sprintf("its mode (%v) forbids writing", mode.Perm()), "make it writable (chmod u+w), remove it, or name another path")
+	}
+	if what, remedy := unwritable(info, unix.Access(path, unix.W_OK)); what != "" {
+		return refused(what, remedy)
 	}
 	return nil
+}
+
+// unwritable says what forbids writing a regular file, after what access(2) said about it. Nobody is asked
+// to change a mode that is not the reason.
+func unwritable(info fs.FileInfo, err error) (what, remedy string) {
+	mode := info.Mode().Perm()
+	native, ok := info.Sys().(*syscall.Stat_t)
+	own := ok && int(native.Uid) == os.Geteuid() && mode&0o200 == 0
+	switch {
+	case err != nil && !errors.Is(err, unix.EACCES):
+		return "it cannot be written: " + reason(err), remedyOf(err)
+	case mode&0o222 == 0 || err != nil && own:
+		return fmt.Sprintf("its mode (%v) forbids writing", mode), "make it writable (chmod u+w), remove it, or name another path"
+	case err != nil:
+		return fmt.Sprintf("it cannot be written: %s (mode %v)", reason(err), mode), remedyOf(err)
+	}
+	return "", ""
+}
+
+// checkFolder admits a folder, or with made also one that can be made: nothing is at its path, and what is
+// above it is a folder.
+func checkFolder(path string, made bool) error {
+	refused := func(what, remedy string) error {
+		return &failure{class: errTarget, object: path, cause: errors.New(what), known: "nothing was changed", remedy: remedy}
+	}
+	info, err := os.Stat(path)
+	above := filepath.Dir(path)
+	switch {
+	case err == nil && info.IsDir():
+		return nil
+	case err == nil:
+		return refused("it is not a folder, and one is needed there", "name another path, or move away what is there")
+	case errors.Is(err, unix.ENOTDIR) && above != path:
+		return checkFolder(above, made)
+	case !errors.Is(err, fs.ErrNotExist):
+		return refused(reason(err), remedyOf(err))
+	}
+	if _, err := os.Lstat(path); err == nil {
+		return refused("it is a symbolic link that leads nowhere", "make the folder that it leads to, or remove the link")
+	}
+	if !made {
+		return refused("there is no such folder", "make it (mkdir -p), or name another path")
+	}
+	if above == path {
+		return nil
+	}
+	return checkFolder(above, made)
+}
+
+// reason is the system's word for a failure, without the operation and the path.
+func reason(err error) string {
+	var number unix.Errno
+	if errors.As(err, &number) {
+		return number.Error()
+	}
+	return err.Error()
+}
+
+// remedyOf says what helps where a file cannot be made or written.
+func remedyOf(err error) string {
+	switch {
+	case errors.Is(err, unix.EROFS):
+		return "name a path on a file system that is not mounted read-only"
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return "make room there, or name a path on another disk"
+	case errors.Is(err, unix.EFBIG):
+		return "name a path on a file system that admits files of this size, or raise the limit (ulimit -f)"
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+		return "get permission to write there (ls -ld and lsattr -d show what stands against it), or name another path"
+	}
+	return "see the system's error, or name another path"
 }
 
 // temporaryPrefix begins the temporary names of a target: .NAME.orbitte-PID-RANDOM. The name is cut to
@@ -108,14 +184,21 @@ func sweep(paths []string) {
 
 // temporaryOf reads the process out of a temporary name that has one of the prefixes.
 func temporaryOf(name string, prefixes map[string]bool) (pid int, ok bool) {
+	prefix, pid, ok := cutTemporary(name)
+	return pid, ok && prefixes[prefix]
+}
+
+// cutTemporary reads a name of the form that temporary files have. No published file and no target may have
+// such a name, so that sweep meets nothing else under it.
+func cutTemporary(name string) (prefix string, pid int, ok bool) {
 	const mark = ".orbitte-"
 	at := strings.LastIndex(name, mark)
-	if at < 0 || !prefixes[name[:at+len(mark)]] {
-		return 0, false
+	if at < 1 || name[0] != '.' {
+		return "", 0, false
 	}
 	digits, random, ok := strings.Cut(name[at+len(mark):], "-")
 	pid, err := strconv.Atoi(digits)
-	return pid, ok && err == nil && pid > 0 && len(random) == 12
+	return name[:at+len(mark)], pid, ok && err == nil && pid > 0 && len(random) == 12
 }
 
 // removeStale removes a temporary file of ours that nobody has locked and whose process is gone, or which

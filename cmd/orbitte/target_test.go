@@ -2,11 +2,13 @@ package main
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -51,6 +53,97 @@ func TestGetRefusesTargetsThatAreNoWritableRegularFile(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestGetRefusesPlacesThatAreUnfitBeforeItAsksTheSource(t *testing.T) {
+	folder := t.TempDir()
+	a, old := file(t, folder, "a.bin", 10)
+	dangling := filepath.Join(folder, "dangling")
+	if err := os.Symlink("nowhere", dangling); err != nil {
+		t.Fatal(err)
+	}
+	round := filepath.Join(folder, "round")
+	if err := os.Symlink("round", round); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args []string
+		says string
+	}{
+		{[]string{"x", "-o", a + "/"}, "a.bin: unfit target: it is not a folder"},
+		{[]string{"x", "-o", a + "/deeper"}, "a.bin: unfit target: it is not a folder"},
+		{[]string{"--all", "-o", a}, "a.bin: unfit target: it is not a folder"},
+		{[]string{"--all", "-o", a + "/deeper/still"}, "a.bin: unfit target: it is not a folder"},
+		{[]string{"x", "y", "-o", a}, "a.bin: unfit target: it is not a folder"},
+		{[]string{"x", "y", "-o", dangling}, "a symbolic link that leads nowhere"},
+		{[]string{"x", "-o", dangling + "/"}, "a symbolic link that leads nowhere"},
+		{[]string{"x", "-o", dangling + "/z"}, "a symbolic link that leads nowhere"},
+		{[]string{"--all", "-o", dangling + "/deeper"}, "a symbolic link that leads nowhere"},
+		{[]string{"--all", "-o", round}, "too many levels of symbolic links"},
+		{[]string{"x", "-o", filepath.Join(folder, "x/y/z")}, "x/y: unfit target: there is no such folder"},
+		{[]string{"x", "a.bin", "-o", filepath.Join(folder, strings.Repeat("n", 256))}, "file name too long"},
+		{[]string{"x", "-o", filepath.Join(folder, strings.Repeat("n", 256))}, "file name too long"},
+		{[]string{"x", "-o", filepath.Join(folder, ".data.orbitte-12-0123456789ab")}, "the name of a temporary file"},
+	} { // nobody listens there
+		inside(append([]string{"get", "--from", "127.0.0.1:1"}, c.args...)...).want(t, exitUsage, "class:  unfit target", c.says, "known: ", "remedy: ")
+	}
+	holds(t, folder, "a.bin", "dangling", "round")
+	same(t, a, old)
+	inside("get", "--from", "127.0.0.1:1", "x", "-o", filepath.Join(folder, "made/too")+"/").want(t, exitFailed, "source unreachable")
+}
+
+// owned is a file with an owner and a mode.
+type owned struct {
+	fs.FileInfo
+	mode fs.FileMode
+	uid  int
+}
+
+func (o owned) Mode() fs.FileMode { return o.mode }
+func (o owned) Sys() any          { return &syscall.Stat_t{Uid: uint32(o.uid)} }
+
+func TestOnlyAModeIsAnsweredByChmod(t *testing.T) {
+	me, other := os.Geteuid(), os.Geteuid()+1
+	for _, c := range []struct {
+		file         owned
+		err          error
+		what, remedy string
+	}{
+		{owned{mode: 0o644, uid: me}, nil, "", ""},
+		{owned{mode: 0o444, uid: me}, nil, "its mode (-r--r--r--) forbids writing", "chmod u+w"}, // root may
+		{owned{mode: 0o444, uid: me}, unix.EACCES, "its mode (-r--r--r--) forbids writing", "chmod u+w"},
+		{owned{mode: 0o464, uid: me}, unix.EACCES, "its mode (-r--rw-r--) forbids writing", "chmod u+w"},
+		{owned{mode: 0o644, uid: other}, unix.EACCES, "permission denied (mode -rw-r--r--)", "get permission"},
+		{owned{mode: 0o644, uid: me}, unix.EROFS, "read-only file system", "not mounted read-only"},
+		{owned{mode: 0o444, uid: me}, unix.EROFS, "read-only file system", "not mounted read-only"},
+		{owned{mode: 0o644, uid: me}, unix.EPERM, "operation not permitted", "lsattr"},
+		{owned{mode: 0o644, uid: me}, unix.EIO, "input/output error", "see the system's error"},
+	} {
+		what, remedy := unwritable(c.file, c.err)
+		if !strings.Contains(what, c.what) || !strings.Contains(remedy, c.remedy) || (what == "") != (c.what == "") ||
+			strings.Contains(remedy, "chmod") != (c.remedy == "chmod u+w") {
+			t.Errorf("%v %v: %q, %q", c.file.mode, c.err, what, remedy)
+		}
+	}
+}
+
+func TestAnOutputThatCannotBeMadeIsExplained(t *testing.T) {
+	path, _ := file(t, t.TempDir(), "data", 100)
+	s := startSource(t, path)
+	known := "known:  nothing of it was received; no output file was written"
+	// proc(5) lets nobody make a file.
+	tool(t, append([]string{"get", "data", "-o", "/proc/orbitte-out"}, s.peerFlags("--from")...)...).want(t, exitFailed, ": data: local file: open /proc/", "class:  local file", known, "remedy: ")
+	tool(t, append([]string{"get", "--all", "-o", "/proc/orbitte-out"}, s.peerFlags("--from")...)...).want(t, exitFailed, "/proc/orbitte-out: mkdir", "class:  local file", "known:  no file was received", "remedy: ")
+	for err, says := range map[error]string{unix.ENOSPC: "make room", unix.EDQUOT: "make room", unix.EACCES: "permission", unix.EROFS: "read-only", unix.EFBIG: "ulimit"} {
+		if got := remedyOf(&os.PathError{Op: "open", Path: "p", Err: err}); !strings.Contains(got, says) {
+			t.Errorf("%v: %s", err, got)
+		}
+	}
+}
+
+func TestServePublishesNoFileWithTheNameOfATemporaryOne(t *testing.T) {
+	path, _ := file(t, t.TempDir(), ".data.orbitte-12-0123456789ab", 10)
+	inside("serve", path).want(t, exitFailed, "get's temporary files have such names", "remedy: rename the file")
 }
 
 func TestGetAllLooksAtEveryTargetBeforeTheFirstByte(t *testing.T) {
