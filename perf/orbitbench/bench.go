@@ -138,8 +138,8 @@ func (b *bench) use(mode string, config orbitte.Config) error {
 func (b *bench) requests(op orbitte.Operation, size uint64, count int) []orbitte.Request {
 	list := make([]orbitte.Request, count)
 	for i := range list {
-		offset := uint64(i) * size % (rangeBytes - size + 1) / size * size % (4 << 20) // stay in a part that caches hold
-		list[i] = orbitte.Request{Operation: op, Segment: b.segment, Local: b.memory.Address() + offset, Remote: b.remote + offset, Length: size}
+		at := offset(uint64(i), size)
+		list[i] = orbitte.Request{Operation: op, Segment: b.segment, Local: b.memory.Address() + at, Remote: b.remote + at, Length: size}
 	}
 	return list
 }
