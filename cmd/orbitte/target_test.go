@@ -143,7 +143,14 @@ func TestAnOutputThatCannotBeMadeIsExplained(t *testing.T) {
 
 func TestServePublishesNoFileWithTheNameOfATemporaryOne(t *testing.T) {
 	path, _ := file(t, t.TempDir(), ".data.orbitte-12-0123456789ab", 10)
-	inside("serve", path).want(t, exitFailed, "get's temporary files have such names", "remedy: rename the file")
+	s, err := openServed(path, false)
+	if err == nil {
+		s.close()
+		t.Fatal("it is published")
+	}
+	if said := explain("T", err); !strings.Contains(said, "get's temporary files have such names") || !strings.Contains(said, "remedy: rename the file") {
+		t.Error(said)
+	}
 }
 
 func TestGetAllLooksAtEveryTargetBeforeTheFirstByte(t *testing.T) {

@@ -171,11 +171,22 @@ func TestThePermissionIsKeptFromTheFirstByteToTheRename(t *testing.T) {
 	if err := os.Chmod(path, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	first, err := createTemporary(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	if info, err := first.Stat(); err != nil || info.Mode() != 0o600 {
+		t.Errorf("as it is made: %v %v", info, err)
+	}
+	if err := os.Chmod(path, 0o602); err != nil { // more than the umask leaves
+		t.Fatal(err)
+	}
 	o, err := createOutput(path, 100)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if info, err := o.file.Stat(); err != nil || info.Mode() != 0o600 {
+	if info, err := o.file.Stat(); err != nil || info.Mode() != 0o602 {
 		t.Errorf("while it arrives: %v %v", info, err)
 	}
 	if err := os.Chmod(path, 0o640); err != nil {
