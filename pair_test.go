@@ -143,7 +143,7 @@ func TestCancelDuringACommitEndsWhatFollows(t *testing.T) {
 	const size = 64 << 20
 	hold := make(chan struct{})
 	served := 0
-	source := newHandmade(t, size, netproto.CapabilityTCP, func(c net.Conn, r netproto.Request) bool {
+	source, ended := newHandmade(t, size, netproto.CapabilityTCP, func(c net.Conn, r netproto.Request) bool {
 		if served++; served > 1 {
 			<-hold
 			return false
@@ -152,7 +152,6 @@ func TestCancelDuringACommitEndsWhatFollows(t *testing.T) {
 		_, _ = c.Write(bytes.Repeat([]byte{1}, int(r.Length)))
 		return true
 	})
-	defer close(hold)
 	e := newEngine(t, Config{Lanes: 1, Limits: Limits{PayloadBytes: size, SubmittedBytes: 2 * size}, RequestTimeout: time.Minute})
 	m := allocated(t, size)
 	registered(t, e, m, LocalOnly)
@@ -171,6 +170,8 @@ func TestCancelDuringACommitEndsWhatFollows(t *testing.T) {
 	wants(t, err, ErrCancelled)
 	must(t, b.Free())
 	must(t, e.CloseSegment(soon(t), s))
+	close(hold)
+	ended()
 }
 
 // Two engines of one process share a memory object. What one request moves the next one of the batch moves
@@ -222,7 +223,7 @@ func sharedBatch(t *testing.T, seed uint64, requester, source Placement) {
 // A source that does not serve TCP gets no TCP request.
 // proves G-4
 func TestASourceWithoutTCPFailsPreflight(t *testing.T) {
-	source := newHandmade(t, 4096, netproto.CapabilityNotify, func(_ net.Conn, r netproto.Request) bool {
+	source, ended := newHandmade(t, 4096, netproto.CapabilityNotify, func(_ net.Conn, r netproto.Request) bool {
 		t.Errorf("%v was posted", r.Operation)
 		return false
 	})
@@ -234,6 +235,7 @@ func TestASourceWithoutTCPFailsPreflight(t *testing.T) {
 	_, err = e.SubmitAndWait(soon(t), []Request{{Operation: Read, Segment: s, Local: m.Address(), Remote: handmadeBase, Length: 64}})
 	wants(t, err, ErrUnavailable)
 	must(t, e.CloseSegment(soon(t), s))
+	ended()
 }
 
 var handmadeEpoch = Epoch{1, 2, 3}
@@ -241,8 +243,8 @@ var handmadeEpoch = Epoch{1, 2, 3}
 const handmadeBase = 1 << 40
 
 // newHandmade is a source made by hand with one region, which answers describe; serve gets everything else.
-// It returns the endpoint.
-func newHandmade(t *testing.T, size uint64, bits netproto.Capability, serve func(net.Conn, netproto.Request) bool) string {
+// It returns the endpoint, and a function that waits until the one connection is closed at this end, too.
+func newHandmade(t *testing.T, size uint64, bits netproto.Capability, serve func(net.Conn, netproto.Request) bool) (endpoint string, ended func()) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	t.Cleanup(func() { l.Close() })
@@ -251,7 +253,9 @@ func newHandmade(t *testing.T, size uint64, bits netproto.Capability, serve func
 		Regions:      []netproto.Region{{ID: 1, Base: handmadeBase, Length: size, Permission: ReadWrite}},
 	}
 	body := netproto.AppendDescriptor(nil, &d)
+	done := make(chan struct{})
 	go func() {
+		defer close(done)
 		c, err := l.Accept()
 		if err != nil {
 			return
@@ -274,7 +278,7 @@ func newHandmade(t *testing.T, size uint64, bits netproto.Capability, serve func
 			}
 		}
 	}()
-	return l.Addr().String()
+	return l.Addr().String(), func() { <-done }
 }
 
 // The lane allocates nothing per request: a batch of 64 costs what a batch of one does, the caller's own
