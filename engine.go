@@ -86,39 +86,34 @@ type engineBudgets struct {
 	notifications, notificationBytes *budgets.Budget
 	lookups                          *budgets.Budget
 	streams, sessions                []*budgets.Budget // per lane
+	ledger                           budgets.Ledger    // all of them, in the order of Stats
 }
 
 func newBudgets(l *Limits, lanes int) engineBudgets {
-	b := engineBudgets{
-		registrations:     budgets.New("retained registrations", "registrations", int64(l.Registrations)),
-		registeredBytes:   budgets.New("registered bytes", "bytes", int64(l.RegisteredBytes)),
-		batches:           budgets.New("async batches", "batches", int64(l.Batches)),
-		batchSlots:        budgets.New("async batch slots", "requests", int64(l.BatchSlots)),
-		submissions:       budgets.New("requester submissions in flight", "submissions", int64(l.Submissions)),
-		submittedBytes:    budgets.New("requester bytes in flight", "bytes", int64(l.SubmittedBytes)),
-		handlers:          budgets.New("source handlers", "frames", int64(l.SourceHandlers)),
-		queue:             budgets.New("source queue", "frames", int64(l.SourceQueue)),
-		notifications:     budgets.New("pending notifications", "notifications", int64(l.Notifications)),
-		notificationBytes: budgets.New("pending notification bytes", "bytes", int64(l.NotificationQueue)),
-		lookups:           budgets.New("name look-ups in flight", "look-ups", int64(l.Lookups)),
+	var b engineBudgets
+	add := func(name, unit string, limit int64) *budgets.Budget {
+		return b.ledger.Add(budgets.New(name, unit, limit))
 	}
+	b.registrations = add("retained registrations", "registrations", int64(l.Registrations))
+	b.registeredBytes = add("registered bytes", "bytes", int64(l.RegisteredBytes))
+	b.batches = add("async batches", "batches", int64(l.Batches))
+	b.batchSlots = add("async batch slots", "requests", int64(l.BatchSlots))
+	b.submissions = add("requester submissions in flight", "submissions", int64(l.Submissions))
+	b.submittedBytes = add("requester bytes in flight", "bytes", int64(l.SubmittedBytes))
+	b.handlers = add("source handlers", "frames", int64(l.SourceHandlers))
+	b.queue = add("source queue", "frames", int64(l.SourceQueue))
+	b.notifications = add("pending notifications", "notifications", int64(l.Notifications))
+	b.notificationBytes = add("pending notification bytes", "bytes", int64(l.NotificationQueue))
+	b.lookups = add("name look-ups in flight", "look-ups", int64(l.Lookups))
 	for i := range lanes { // the lanes' shares add up to the limit exactly
 		share := int64(l.PeerSegments / lanes)
 		if i < l.PeerSegments%lanes {
 			share++
 		}
-		b.streams = append(b.streams, budgets.New(fmt.Sprintf("peer streams, lane %d", i), "streams", share))
-		b.sessions = append(b.sessions, budgets.New(fmt.Sprintf("accepted streams, lane %d", i), "streams", share))
+		b.streams = append(b.streams, add(fmt.Sprintf("peer streams, lane %d", i), "streams", share))
+		b.sessions = append(b.sessions, add(fmt.Sprintf("accepted streams, lane %d", i), "streams", share))
 	}
 	return b
-}
-
-func (b *engineBudgets) all() []*budgets.Budget {
-	list := []*budgets.Budget{
-		b.registrations, b.registeredBytes, b.batches, b.batchSlots, b.submissions, b.submittedBytes,
-		b.handlers, b.queue, b.notifications, b.notificationBytes, b.lookups,
-	}
-	return append(append(list, b.streams...), b.sessions...)
 }
 
 // loops lists every loop that was built.

@@ -26,8 +26,8 @@ type hook struct {
 func (h *hook) admit(requests []Request) (err error) {
 	h.destinations = destinationsOf(requests)
 	for i, s := range h.destinations {
-		if s.engine != h.batch.engine || !s.gate.Enter() {
-			return &Error{Index: -1, Endpoint: s.endpoint, Class: ErrClosed, Cause: errSegment}
+		if err := h.batch.engine.enterSegment(s); err != nil {
+			return err
 		}
 		h.entered = h.destinations[:i+1]
 	}

@@ -184,14 +184,11 @@ func (e *Engine) notify(ctx context.Context, s *Segment, n Notification) (report
 	if err := ctx.Err(); err != nil {
 		return report, in(unposted, err)
 	}
-	if s == nil || s.engine != e {
-		return report, &Error{Index: -1, Class: ErrInvalid, Cause: errSegment}
-	}
 	if err := e.checkNotification(n); err != nil {
 		return report, err
 	}
-	if !s.gate.Enter() {
-		return report, &Error{Index: -1, Endpoint: s.endpoint, Class: ErrClosed}
+	if err := e.enterSegment(s); err != nil {
+		return report, err
 	}
 	defer s.gate.Leave()
 	err = e.admitted(n.size(), func() error {
@@ -239,8 +236,8 @@ func (e *Engine) submitAndNotify(ctx context.Context, requests []Request, n Noti
 		return none, &Error{Index: -1, Class: ErrInvalid, Cause: errOnePeer}
 	}
 	for _, s := range destinations { // at most one
-		if s.engine != e || !s.gate.Enter() {
-			return none, &Error{Index: -1, Endpoint: s.endpoint, Class: ErrClosed, Cause: errSegment}
+		if err := e.enterSegment(s); err != nil {
+			return none, err
 		}
 		defer s.gate.Leave()
 	}

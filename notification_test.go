@@ -398,3 +398,19 @@ func TestTenThousandSubmitAndNotifyLoseAndDoubleNothing(t *testing.T) {
 		t.Fatalf("%d WRITEs were served for %d submissions", n, many)
 	}
 }
+
+// A segment of another engine is the caller's mistake in every call that takes one, and nothing is taken.
+// proves N-1, N-3
+func TestForeignSegmentsAreRefusedAlike(t *testing.T) {
+	e, other := newEngine(t, Config{Lanes: 1}), newEngine(t, Config{Lanes: 1})
+	foreign := opened(t, other, e)
+	for _, s := range []*Segment{nil, foreign} {
+		requests := []Request{{Operation: Read, Segment: s}}
+		_, err := e.SubmitAndNotify(soon(t), requests, Notification{})
+		wants(t, err, ErrInvalid)
+		_, err = e.Submit(soon(t), requests, NotifyAfter(Notification{}))
+		wants(t, err, ErrInvalid)
+		_, err = e.SendNotification(soon(t), s, Notification{})
+		wants(t, err, ErrInvalid)
+	}
+}

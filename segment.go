@@ -329,6 +329,17 @@ func (s *Segment) Refresh(ctx context.Context) error {
 	return nil
 }
 
+// enterSegment counts in one that uses a segment of this engine; whoever got nil leaves its gate.
+func (e *Engine) enterSegment(s *Segment) error {
+	switch {
+	case s == nil || s.engine != e:
+		return &Error{Index: -1, Class: ErrInvalid, Cause: errSegment}
+	case !s.gate.Enter():
+		return &Error{Index: -1, Endpoint: s.endpoint, Class: ErrClosed}
+	}
+	return nil
+}
+
 // CloseSegment refuses further requests on the segment, waits for those under way, then closes the
 // peer's cached stream unless another segment of the same peer is open (SPEC G-5). It may be called
 // again after its context has ended it with ErrUnquiesced.

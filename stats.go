@@ -68,10 +68,7 @@ type Traffic struct {
 func (e *Engine) Stats() Stats {
 	s := Stats{
 		Endpoint: e.endpoint, Epoch: e.policy.Epoch, Kernel: e.runners[0].lane.Kernel().Name(), KernelReason: e.kernel,
-		Unquiesced: e.counts.unquiesced.Load(),
-	}
-	for _, b := range e.budgets.all() {
-		s.Gauges = append(s.Gauges, b.Snapshot())
+		Gauges: e.budgets.ledger.Snapshot(), Unquiesced: e.counts.unquiesced.Load(),
 	}
 	for _, r := range e.runners {
 		l := LaneStats{Index: r.lane.Index, Loop: r.lane.Loop.Stats(), DroppedNotes: r.lane.Journal.Dropped(), Traffic: trafficOf(&r.lane.Counts)}

@@ -33,14 +33,18 @@ func (e *FrameError) Error() string {
 }
 
 // StatusOf returns the status with which a refusal is answered: the one of the *FrameError in err's
-// chain, StatusSuccess for nil and StatusInternalError for any other error.
+// chain, or of an error that says its own by a method Status, StatusSuccess for nil and
+// StatusInternalError for any other error.
 func StatusOf(err error) Status {
 	var f *FrameError
+	var own interface{ Status() Status }
 	switch {
 	case err == nil:
 		return StatusSuccess
 	case errors.As(err, &f):
 		return f.Status
+	case errors.As(err, &own):
+		return own.Status()
 	}
 	return StatusInternalError
 }

@@ -3,6 +3,7 @@ package netproto
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math"
 	"runtime"
 	"strings"
@@ -381,7 +382,16 @@ func TestFrameErrorNamesFrameFieldValueRuleAndAnswer(t *testing.T) {
 	if text := decodeDescriptorError(b).Error(); !strings.Contains(text, "region permission [0] is 9") {
 		t.Errorf("%q names no record", text)
 	}
+	if s := StatusOf(fmt.Errorf("wrapped: %w", saysStatus{})); s != StatusPermissionDenied {
+		t.Errorf("StatusOf an error that says its own: %v", s)
+	}
 	if s := StatusOf(errors.New("other")); s != StatusInternalError {
 		t.Errorf("StatusOf an unknown error: %v", s)
 	}
 }
+
+// saysStatus is an error of another room that knows its answer.
+type saysStatus struct{}
+
+func (saysStatus) Error() string  { return "says its status" }
+func (saysStatus) Status() Status { return StatusPermissionDenied }

@@ -131,14 +131,10 @@ func (s *Session) Received(n int) {
 // violated answers a frame that broke the protocol and closes the stream: what follows on it has no
 // meaning any more.
 func (s *Session) violated(err error) {
-	status := netproto.StatusProtocolError
-	if frame := (*netproto.FrameError)(nil); errors.As(err, &frame) {
-		status = frame.Status
-	}
 	lane := s.server.lane
 	lane.Journal.Add(lane.Now(), lanes.Note{Kind: lanes.NoteProtocol, Where: s.peer.String(), Err: err})
 	s.ending = true
-	s.reply(status)
+	s.reply(netproto.StatusOf(err))
 }
 
 // reply sends a header without payload; afterwards the session is idle, or closed.

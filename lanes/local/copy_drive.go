@@ -44,11 +44,7 @@ func (t *Transfer) Start(lane *lanes.Lane) {
 	}
 	remote, err := lane.Tracker.Admit(t.Region, t.Offset, t.Length, want)
 	if err != nil {
-		status := netproto.StatusInternalError
-		if refused, ok := err.(interface{ Status() netproto.Status }); ok {
-			status = refused.Status()
-		}
-		t.end(&lanes.Fault{Cause: lanes.Refused, Stage: "request", Status: status, Err: err})
+		t.end(&lanes.Fault{Cause: lanes.Refused, Stage: "request", Status: netproto.StatusOf(err), Err: err})
 		return
 	}
 	t.remote = remote

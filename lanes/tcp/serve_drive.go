@@ -51,7 +51,7 @@ func (s *Service) Serve(session *control.Session, r netproto.Request) {
 	}
 	registration, err := s.lane.Tracker.Admit(r.Region, r.Offset, r.Length, want)
 	if err != nil {
-		session.Refuse(refusalOf(err))
+		session.Refuse(netproto.StatusOf(err))
 		return
 	}
 	h := s.take()
@@ -78,14 +78,6 @@ func (s *Service) take() *serving {
 	h := s.idle[len(s.idle)-1]
 	s.idle = s.idle[:len(s.idle)-1]
 	return h
-}
-
-// refusalOf is the status for what Tracker.Admit says.
-func refusalOf(err error) netproto.Status {
-	if refused, ok := err.(interface{ Status() netproto.Status }); ok {
-		return refused.Status()
-	}
-	return netproto.StatusInternalError
 }
 
 // step carries out what the machine's stage asks for, until it waits for the socket.
