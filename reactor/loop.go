@@ -83,6 +83,13 @@ const (
 	dispatching
 )
 
+// States of Loop.sleep.
+const (
+	awake uint32 = iota
+	asleep
+	rested
+)
+
 // Loop is one progress loop over one kernel. Post, Stop and Stats may be called from any goroutine,
 // everything else only on the loop's thread: the one in Run, or the caller of Bind and Turn.
 type Loop struct {
@@ -102,9 +109,10 @@ type Loop struct {
 
 	mail    mailbox
 	stopped atomic.Bool
-	// asleep is true exactly while the thread may be blocked in Poll and nobody has asked for a
-	// wake-up since it went there.
-	asleep atomic.Bool
+	// sleep is asleep exactly while the thread may be blocked in Poll and nobody has asked for a
+	// wake-up since it went there. In manual mode it is rested after a wait that found nothing, until the
+	// next turn or letter: a kernel whose Poll only notes what it would wait for hears of letters too.
+	sleep atomic.Uint32
 
 	counts loopCounts
 }
@@ -203,6 +211,9 @@ func (l *Loop) poll(until Instant) (blocking bool, n int) {
 		l.counts.sleeps.add(1)
 	} else {
 		until = Past
+		if l.sleep.Load() != awake {
+			l.sleep.Store(awake)
+		}
 	}
 	if turns := l.counts.turns.get(); blocking || turns-l.shown >= countersEvery {
 		l.shown = turns
@@ -210,8 +221,12 @@ func (l *Loop) poll(until Instant) (blocking bool, n int) {
 	}
 	l.phase = polling
 	n = l.kernel.Poll(l.out[:l.window], until)
-	if blocking {
-		l.asleep.Store(false)
+	switch {
+	case !blocking:
+	case n == 0 && l.options.Mode == Manual:
+		l.sleep.CompareAndSwap(asleep, rested)
+	default:
+		l.sleep.Store(awake)
 	}
 	return blocking, n
 }
@@ -220,9 +235,9 @@ func (l *Loop) poll(until Instant) (blocking bool, n int) {
 // one of the two always sees the other. The same holds for Stop and Run; in manual mode a
 // stopped loop may wait again, since its user may have to drain it.
 func (l *Loop) fallAsleep() bool {
-	l.asleep.Store(true)
+	l.sleep.Store(asleep)
 	if l.mail.pending() || l.options.Mode != Manual && l.stopped.Load() {
-		l.asleep.Store(false)
+		l.sleep.Store(awake)
 		return false
 	}
 	return true
@@ -295,13 +310,19 @@ func (l *Loop) receive() bool {
 // thread of Run.
 func (l *Loop) Stop() {
 	l.stopped.Store(true)
-	l.wake()
+	if l.sleep.Load() == asleep {
+		l.wake()
+	}
 }
 
+// wake ends a wait, and a manual loop's rest, once.
 func (l *Loop) wake() {
-	if l.asleep.CompareAndSwap(true, false) {
-		l.counts.wakes.Add(1)
-		l.kernel.Wake()
+	for s := l.sleep.Load(); s != awake; s = l.sleep.Load() {
+		if l.sleep.CompareAndSwap(s, awake) {
+			l.counts.wakes.Add(1)
+			l.kernel.Wake()
+			return
+		}
 	}
 }
 

@@ -39,6 +39,8 @@ type Connection struct {
 	active         bool // the client closed first, so its port has to wait
 	reset          bool
 	removed        bool
+
+	older, newer *Connection // among those that have an end left
 }
 
 // dial starts to connect s; errno is 0 when it is under way.
@@ -68,7 +70,7 @@ func (p *Process) dial(s *socket, to netip.AddrPort) syscall.Errno {
 	c.links[ToClient] = w.Link(w.far(p, peer, to), p.host.address)
 	c.ends[ToServer] = s
 	s.connection, s.side, s.connecting = c, ToServer, true
-	w.connections = append(w.connections, c)
+	w.enlist(c)
 	if w.onConnect != nil {
 		w.onConnect(c)
 	}
@@ -175,7 +177,7 @@ func (c *Connection) write(d Direction, buffers [2][]byte, chop int) int {
 		limit = min(limit, left)
 		resets = true
 	}
-	n := p.put(buffers, min(limit, chop), c.world.options.Buffer)
+	n := p.put(buffers, min(limit, chop), c.world.options.Buffer, &c.world.rings)
 	if n == 0 {
 		return 0
 	}
@@ -260,13 +262,7 @@ func (c *Connection) retire() {
 		return
 	}
 	c.removed = true
-	live := c.world.connections
-	for i, other := range live {
-		if other == c {
-			c.world.connections = append(live[:i], live[i+1:]...)
-			break
-		}
-	}
+	c.world.forget(c)
 	if c.active && !c.reset {
 		c.world.schedule(event{at: c.world.Now().After(portWait), kind: eventPort, connection: c})
 		return
@@ -275,3 +271,32 @@ func (c *Connection) retire() {
 }
 
 func (c *Connection) freePort() { delete(c.host.local, portUse{c.client.Port(), c.server}) }
+
+// enlist adds c to the world's connections.
+func (w *World) enlist(c *Connection) {
+	c.older = w.newest
+	if c.older == nil {
+		w.oldest = c
+	} else {
+		c.older.newer = c
+	}
+	w.newest = c
+}
+
+// forget takes c out of the world's connections, and its memory back.
+func (w *World) forget(c *Connection) {
+	if c.older == nil {
+		w.oldest = c.newer
+	} else {
+		c.older.newer = c.newer
+	}
+	if c.newer == nil {
+		w.newest = c.older
+	} else {
+		c.newer.older = c.older
+	}
+	c.older, c.newer = nil, nil
+	for d := range c.pipes {
+		c.pipes[d].drop(&w.rings)
+	}
+}

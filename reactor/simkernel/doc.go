@@ -8,7 +8,7 @@
 // It may import reactor and the standard library. It reads no real clock, starts no goroutine and
 // decides nothing by map order; except Wake, Now and At, nothing may be called concurrently.
 //
-// A connection and an operation:
+// A connection, an operation, and what drives a loop (Task):
 //
 //	connecting ──SYN arrives──▶ queued at the listener ──▶ established ──FIN, FIN──▶ gone
 //	     └──refused, timed out, no host──▶ failed              └──RST, time-out──▶ broken
@@ -16,6 +16,8 @@
 //	submitted ─▶ ready ──Poll tries it──▶ completed
 //	               ▲           └─▶ parked at its socket ──bytes, space, end, cancel──┐
 //	               └─────────────────────────────────────────────────────────────────┘
+//
+//	in line ──ran, did nothing, its kernels wait──▶ resting ──completion, Wake, instant──▶ in line
 //
 // It imitates Linux: accept(2), connect(2), recvmsg(2), sendmsg(2), close(2), tcp(7) and socket(7):
 // bytes that arrived are read before a reset is reported, a reset is reported once, closing with

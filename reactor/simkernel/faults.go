@@ -93,7 +93,7 @@ func (l *Link) BlackHole(on bool) {
 	}
 	l.black = on
 	l.changes++
-	for _, c := range l.world.connections {
+	for c := l.world.oldest; c != nil; c = c.newer {
 		for d := range c.links {
 			if c.links[d] == l {
 				c.darkened(Direction(d), on)
@@ -103,7 +103,13 @@ func (l *Link) BlackHole(on bool) {
 }
 
 // Connections are those that have an end left, oldest first. The slice is the caller's.
-func (w *World) Connections() []*Connection { return append([]*Connection(nil), w.connections...) }
+func (w *World) Connections() []*Connection {
+	var list []*Connection
+	for c := w.oldest; c != nil; c = c.newer {
+		list = append(list, c)
+	}
+	return list
+}
 
 // OnConnect calls f for each connection when its first packet leaves, so that a test can plan its
 // faults.

@@ -2,6 +2,7 @@ package simkernel
 
 import (
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -16,25 +17,34 @@ type Kernel struct {
 	world    *World
 	process  *Process
 	ready    queue
-	all      *operation // newest first
+	tickets  ticketIndex // of all live operations
 	free     *operation
 	live     int
-	until    reactor.Instant // what an empty Poll waits for; in the past otherwise
-	noted    int             // the round in which until was set
-	woken    atomic.Bool
-	dead     bool
 	counters reactor.Counters
+	dead     bool
+
+	task      *Task           // what runs this kernel's loop in each step; nil: unknown
+	until     reactor.Instant // what an empty Poll waits for; Past otherwise
+	noted     int             // the round in which until was set
+	number    int
+	waitPlace int // in World.waits; 0: none
+	woken     atomic.Bool
+	inWakes   atomic.Bool // in World.wakes, followed by wokenNext
+	wokenNext *Kernel
 }
 
 var _ reactor.Kernel = (*Kernel)(nil)
 
 // Kernel opens one more kernel of the process: one for each loop.
 func (p *Process) Kernel() *Kernel {
-	k := &Kernel{world: p.world, process: p, until: reactor.Past, dead: p.killed}
+	k := &Kernel{world: p.world, process: p, until: reactor.Past, dead: p.killed, number: p.world.kernels}
+	p.world.kernels++
 	p.kernels = append(p.kernels, k)
-	p.world.kernels = append(p.world.kernels, k)
 	return k
 }
+
+// Kernels are those the process has opened and not shut down, oldest first. The slice is the caller's.
+func (p *Process) Kernels() []*Kernel { return append([]*Kernel(nil), p.kernels...) }
 
 // Name is "sim".
 func (k *Kernel) Name() string { return "sim" }
@@ -114,27 +124,21 @@ func (k *Kernel) Submit(op *reactor.Operation) {
 	if o == nil {
 		o = &operation{kernel: k}
 	} else {
-		k.free = o.later
+		k.free = o.following
 	}
-	*o = operation{Operation: *op, kernel: k, socket: k.process.find(op.Descriptor), later: k.all}
-	if k.all != nil {
-		k.all.earlier = o
-	}
-	k.all = o
+	*o = operation{Operation: *op, kernel: k, socket: k.process.find(op.Descriptor)}
+	k.tickets.add(o)
 	k.live++
 	k.counters.Submitted++
 	o.attach()
-	k.ready.push(o)
+	o.requeue()
 }
 
 // Cancel marks an operation; whether it ends cancelled is decided when it is tried.
 func (k *Kernel) Cancel(t reactor.Ticket) {
-	for o := k.all; o != nil; o = o.later {
-		if o.Ticket == t {
-			o.cancelled = true
-			o.requeue()
-			return
-		}
+	if o := k.tickets.find(t); o != nil {
+		o.cancelled = true
+		o.requeue()
 	}
 }
 
@@ -143,22 +147,18 @@ func (k *Kernel) release(o *operation) {
 	if o.socket != nil {
 		*o.slot() = nil
 	}
-	if o.earlier == nil {
-		k.all = o.later
-	} else {
-		o.earlier.later = o.later
-	}
-	if o.later != nil {
-		o.later.earlier = o.earlier
-	}
-	*o = operation{kernel: k, later: k.free}
+	k.tickets.remove(o)
+	*o = operation{kernel: k, following: k.free}
 	k.free = o
 	k.live--
 }
 
 // Poll tries what is in line; see Kernel for how it waits.
 func (k *Kernel) Poll(out []reactor.Completion, until reactor.Instant) int {
-	k.until = reactor.Past
+	k.unnote()
+	if k.task != nil {
+		k.task.enlist() // whoever polls, the task says anew whether it rests
+	}
 	k.world.moveTo(k.world.Now())
 	waited := false
 	for {
@@ -171,7 +171,11 @@ func (k *Kernel) Poll(out []reactor.Completion, until reactor.Instant) int {
 		if !waited && until <= k.world.Now() && !k.world.stepping {
 			k.world.look()
 		}
-		if k.dead || until <= k.world.Now() || k.woken.Swap(false) {
+		if k.dead || until <= k.world.Now() {
+			return 0
+		}
+		if k.woken.Swap(false) {
+			k.world.roused = k.world.rounds // inside a step: it has not said yet until when it waits
 			return 0
 		}
 		if !waited {
@@ -182,7 +186,7 @@ func (k *Kernel) Poll(out []reactor.Completion, until reactor.Instant) int {
 			return 0 // nothing lies ahead; only a Wake could help
 		}
 		if k.world.stepping {
-			k.until, k.noted = until, k.world.rounds
+			k.note(until)
 			return 0
 		}
 		k.world.wait(until)
@@ -233,29 +237,22 @@ func (k *Kernel) Close(d reactor.Descriptor) error {
 	return nil
 }
 
-// Wake may be called from any goroutine.
-func (k *Kernel) Wake() { k.woken.Store(true) }
-
 // Shutdown takes the kernel out of its world.
 func (k *Kernel) Shutdown() error {
 	if k.live > 0 {
 		return syscall.EBUSY
 	}
 	k.die()
+	p := k.process
+	p.kernels = slices.DeleteFunc(p.kernels, func(other *Kernel) bool { return other == k })
 	return nil
 }
 
 // die ends the kernel with whatever is outstanding.
 func (k *Kernel) die() {
 	k.dead = true
-	k.until = reactor.Past
-	k.ready, k.all, k.free, k.live = queue{}, nil, nil, 0
-	for i, other := range k.world.kernels {
-		if other == k {
-			k.world.kernels = append(k.world.kernels[:i], k.world.kernels[i+1:]...)
-			return
-		}
-	}
+	k.unnote()
+	k.ready, k.tickets, k.free, k.live = queue{}, ticketIndex{}, nil, 0
 }
 
 // Counters are exact: a crossing is one try of an operation, or one wait.

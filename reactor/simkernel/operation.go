@@ -11,16 +11,16 @@ import (
 // chopFew is what half of all chopped transfers stay within.
 const chopFew = 16
 
-// operation is one submitted operation of a kernel. It is in the kernel's list of all operations
-// until it has ended, and in its queue exactly while queued.
+// operation is one submitted operation of a kernel. It is in the kernel's index of tickets until it has
+// ended, and in its queue exactly while queued.
 type operation struct {
 	reactor.Operation
 	kernel            *Kernel
 	socket            *socket // nil: the descriptor was unknown
 	queued, cancelled bool
-	started           bool // Connect: the request has left
-	following         *operation
-	earlier, later    *operation
+	started           bool       // Connect: the request has left
+	following         *operation // in the queue, or among the free ones
+	sibling           *operation // under the same hash of tickets
 }
 
 // queue is a first-in, first-out line of operations to try.
@@ -54,6 +54,7 @@ func (q *queue) pop() *operation {
 func (o *operation) requeue() {
 	if o != nil && !o.queued {
 		o.kernel.ready.push(o)
+		o.kernel.rouse()
 	}
 }
 
@@ -174,4 +175,66 @@ func (o *operation) connect() (syscall.Errno, bool) {
 		return errno, true
 	}
 	return 0, s.connected
+}
+
+// ticketIndex finds live operations by their tickets: a hash table with lists, which allocates only to
+// grow. Of several operations with one ticket it finds the newest.
+type ticketIndex struct {
+	lists []*operation // a power of two, or none
+	count int
+}
+
+const ticketListsMin = 16
+
+func (x *ticketIndex) list(t reactor.Ticket) **operation {
+	const golden = 0x9e3779b97f4a7c15 // 2^64 over the golden ratio: spreads tickets that follow each other
+	return &x.lists[uint64(t)*golden>>32&uint64(len(x.lists)-1)]
+}
+
+func (x *ticketIndex) add(o *operation) {
+	if x.count == len(x.lists) {
+		x.grow()
+	}
+	x.count++
+	list := x.list(o.Ticket)
+	o.sibling, *list = *list, o
+}
+
+func (x *ticketIndex) grow() {
+	old := x.lists
+	x.lists = make([]*operation, max(ticketListsMin, 2*len(old)))
+	for _, o := range old {
+		var reversed *operation // oldest first, so that the newest ends up in front again
+		for o != nil {
+			following := o.sibling
+			o.sibling, reversed = reversed, o
+			o = following
+		}
+		for reversed != nil {
+			following := reversed.sibling
+			list := x.list(reversed.Ticket)
+			reversed.sibling, *list = *list, reversed
+			reversed = following
+		}
+	}
+}
+
+func (x *ticketIndex) find(t reactor.Ticket) *operation {
+	if x.count == 0 {
+		return nil
+	}
+	o := *x.list(t)
+	for o != nil && o.Ticket != t {
+		o = o.sibling
+	}
+	return o
+}
+
+func (x *ticketIndex) remove(o *operation) {
+	place := x.list(o.Ticket)
+	for *place != o {
+		place = &(*place).sibling
+	}
+	*place, o.sibling = o.sibling, nil
+	x.count--
 }

@@ -1,13 +1,17 @@
 package simkernel
 
-import "github.com/orbitte/orbitte/reactor"
+import (
+	"math/bits"
+
+	"github.com/orbitte/orbitte/reactor"
+)
 
 // pipe is one direction of a connection: bytes written and not yet read, of which a first part has
 // arrived.
 //
 //	read ≤ arrived ≤ written; written − read is bounded by WorldOptions.Buffer
 type pipe struct {
-	ring                   []byte // grows up to the bound
+	ring                   []byte // grows up to the bound; none while the pipe is empty
 	read, arrived, written uint64 // bytes so far
 	last                   reactor.Instant
 	closed                 bool // the writer's end was sent
@@ -23,12 +27,12 @@ type pipe struct {
 func (p *pipe) available() int { return int(p.arrived - p.read) }
 
 // put copies at most limit bytes in.
-func (p *pipe) put(buffers [2][]byte, limit, bound int) int {
+func (p *pipe) put(buffers [2][]byte, limit, bound int, pool *ringPool) int {
 	n := min(limit, len(buffers[0])+len(buffers[1]))
 	if n <= 0 {
 		return 0
 	}
-	p.grow(int(p.written-p.read)+n, bound)
+	p.grow(int(p.written-p.read)+n, bound, pool)
 	left := n
 	for _, b := range buffers {
 		b = b[:min(len(b), left)]
@@ -43,7 +47,7 @@ func (p *pipe) put(buffers [2][]byte, limit, bound int) int {
 }
 
 // take copies at most limit bytes out.
-func (p *pipe) take(buffers [2][]byte, limit int) int {
+func (p *pipe) take(buffers [2][]byte, limit int, pool *ringPool) int {
 	n := min(limit, p.available(), len(buffers[0])+len(buffers[1]))
 	left := n
 	for _, b := range buffers {
@@ -56,21 +60,58 @@ func (p *pipe) take(buffers [2][]byte, limit int) int {
 			b = b[k:]
 		}
 	}
+	if p.read == p.written {
+		p.drop(pool)
+	}
 	return n
 }
 
 // grow makes room for need bytes, keeping those that are inside where the counts say they are.
-func (p *pipe) grow(need, bound int) {
+func (p *pipe) grow(need, bound int, pool *ringPool) {
 	if need <= len(p.ring) {
 		return
 	}
-	size := max(512, len(p.ring))
+	size := max(1<<ringShiftMin, len(p.ring))
 	for size < need {
 		size *= 2
 	}
-	ring := make([]byte, min(size, max(bound, need)))
-	for i := p.read; i < p.written; i++ {
-		ring[i%uint64(len(ring))] = p.ring[i%uint64(len(p.ring))]
+	ring := pool.take(min(size, max(bound, need)))
+	for i := p.read; i < p.written; {
+		from := p.ring[i%uint64(len(p.ring)):]
+		from = from[:min(uint64(len(from)), p.written-i)]
+		i += uint64(copy(ring[i%uint64(len(ring)):], from))
 	}
+	pool.give(p.ring)
 	p.ring = ring
+}
+
+// drop gives the memory of an empty pipe, or of one that nobody reads any more, back.
+func (p *pipe) drop(pool *ringPool) {
+	pool.give(p.ring)
+	p.ring = nil
+}
+
+// ringShiftMin makes 512 bytes the smallest ring.
+const ringShiftMin = 9
+
+// ringPool keeps unused rings by the length of their size, so that idle connections hold no memory.
+type ringPool struct{ free [64][][]byte }
+
+func (r *ringPool) take(size int) []byte {
+	list := &r.free[bits.Len(uint(size))]
+	for last := len(*list) - 1; last >= 0; last-- {
+		if ring := (*list)[last]; len(ring) == size {
+			(*list)[last] = (*list)[len(*list)-1]
+			*list = (*list)[:len(*list)-1]
+			return ring
+		}
+	}
+	return make([]byte, size)
+}
+
+func (r *ringPool) give(ring []byte) {
+	if len(ring) > 0 {
+		list := &r.free[bits.Len(uint(len(ring)))]
+		*list = append(*list, ring)
+	}
 }

@@ -115,6 +115,7 @@ type Process struct {
 	host    *host
 	name    string
 	sockets []*socket // by descriptor - firstDescriptor; nil: free
+	vacant  []int     // free places in sockets: a binary heap, the lowest first
 	limit   int
 	kernels []*Kernel
 	killed  bool
@@ -131,15 +132,7 @@ func (w *World) Process(name string, address netip.Addr) *Process {
 func (p *Process) Name() string { return p.name }
 
 // Descriptors is how many descriptors the process has open.
-func (p *Process) Descriptors() int {
-	n := 0
-	for _, s := range p.sockets {
-		if s != nil {
-			n++
-		}
-	}
-	return n
-}
+func (p *Process) Descriptors() int { return len(p.sockets) - len(p.vacant) }
 
 // LimitDescriptors sets how many descriptors the process may have open; those beyond stay.
 func (p *Process) LimitDescriptors(n int) { p.limit = n }
@@ -151,12 +144,11 @@ func (p *Process) full() bool { return p.Descriptors() >= p.limit }
 // somebody.
 func (p *Process) install(s *socket) reactor.Descriptor {
 	s.process = p
-	for i, other := range p.sockets {
-		if other == nil {
-			p.sockets[i] = s
-			s.descriptor = reactor.Descriptor(i + firstDescriptor)
-			return s.descriptor
-		}
+	if len(p.vacant) > 0 {
+		i := p.takeVacant()
+		p.sockets[i] = s
+		s.descriptor = reactor.Descriptor(i + firstDescriptor)
+		return s.descriptor
 	}
 	p.sockets = append(p.sockets, s)
 	s.descriptor = reactor.Descriptor(len(p.sockets) - 1 + firstDescriptor)
@@ -171,7 +163,34 @@ func (p *Process) find(d reactor.Descriptor) *socket {
 	return p.sockets[i]
 }
 
-func (p *Process) remove(s *socket) { p.sockets[int(s.descriptor)-firstDescriptor] = nil }
+func (p *Process) remove(s *socket) {
+	place := int(s.descriptor) - firstDescriptor
+	p.sockets[place] = nil
+	p.vacant = append(p.vacant, place)
+	h := p.vacant
+	for i := len(h) - 1; i > 0 && h[i] < h[(i-1)/2]; i = (i - 1) / 2 {
+		h[i], h[(i-1)/2] = h[(i-1)/2], h[i]
+	}
+}
+
+// takeVacant takes the lowest free place.
+func (p *Process) takeVacant() int {
+	h, last := p.vacant, len(p.vacant)-1
+	lowest := h[0]
+	h[0] = h[last]
+	p.vacant = h[:last]
+	for i := 0; ; {
+		child := 2*i + 1
+		if child+1 < last && h[child+1] < h[child] {
+			child++
+		}
+		if child >= last || h[i] < h[child] {
+			return lowest
+		}
+		h[i], h[child] = h[child], h[i]
+		i = child
+	}
+}
 
 // Signal makes a descriptor that is no stream, like an eventfd: watching it ends when signal was
 // called. It stays signalled until Unsignal of the descriptor.
@@ -207,5 +226,5 @@ func (p *Process) Kill() {
 			s.end(true)
 		}
 	}
-	p.sockets = nil
+	p.sockets, p.vacant = nil, nil
 }

@@ -151,7 +151,7 @@ func (s *socket) receive(buffers [2][]byte, chop int) (n int, errno syscall.Errn
 	}
 	in := s.incoming()
 	if in.available() > 0 {
-		n = in.take(buffers, chop)
+		n = in.take(buffers, chop, &s.connection.world.rings)
 		if writer := s.connection.ends[1-s.side]; writer != nil {
 			writer.writable()
 		}

@@ -70,18 +70,22 @@ type World struct {
 	now     atomic.Int64 // an Instant; read by Clock methods from any goroutine
 	offset  atomic.Int64 // how far the wall clock was stepped, in nanoseconds
 
-	events      eventHeap
-	steps       []func() bool
-	order       []int
-	stepping    bool
-	rounds      int
-	fruitless   int
-	kernels     []*Kernel
-	hosts       map[netip.Addr]*host // looked up by key only
-	links       map[route]*Link      // looked up by key only
-	connections []*Connection
-	opened      int // connections so far
-	onConnect   func(*Connection)
+	events    eventHeap
+	waits     waitHeap               // kernels that wait for an instant
+	wakes     atomic.Pointer[Kernel] // those that Wake was called on, newest first
+	line      []*Task                // to run in the next round
+	stepping  bool
+	rounds    int
+	roused    int // the last round in or after which somebody who waited got work
+	fruitless int
+	kernels   int                  // so far
+	hosts     map[netip.Addr]*host // looked up by key only
+	links     map[route]*Link      // looked up by key only
+	oldest    *Connection          // of those that have an end left
+	newest    *Connection
+	opened    int // connections so far
+	onConnect func(*Connection)
+	rings     ringPool
 }
 
 // NewWorld makes a world whose every choice follows from the seed and the calls made.
@@ -118,18 +122,14 @@ func (w *World) at(t time.Time) reactor.Instant {
 	return reactor.Past
 }
 
-// Add gives the world something to run in each step, such as the Progress of an engine in manual mode.
-// It says whether it did anything; when nothing did, the clock moves.
-func (w *World) Add(step func() bool) { w.steps = append(w.steps, step) }
-
 // Later calls f once when d has passed on the virtual clock.
 func (w *World) Later(d time.Duration, f func()) {
 	w.schedule(event{at: w.Now().After(d), kind: eventCall, call: f})
 }
 
-// Step runs every added function once, in an order drawn from the seed. If none did anything, it moves
-// the clock to the next event or to the next instant a kernel waits for. False means that nothing was
-// done and nothing lies ahead. Inside a step it does nothing.
+// Step runs every added function that may have something to do once, in an order drawn from the seed. If
+// none did anything, it moves the clock to the next event or to the next instant a kernel waits for. False
+// means that nothing was done and nothing lies ahead. Inside a step it does nothing.
 func (w *World) Step() bool {
 	if w.stepping {
 		return false
@@ -164,41 +164,13 @@ func (e *StuckError) Error() string {
 	return fmt.Sprintf("simkernel: not done at the limit %v; SEED=%d", time.Duration(e.Limit), e.Seed)
 }
 
-// round runs the steps. Polls inside note what they wait for instead of waiting.
-func (w *World) round() bool {
-	w.stepping = true
-	w.rounds++
-	defer func() { w.stepping = false }()
-	for len(w.order) < len(w.steps) {
-		w.order = append(w.order, len(w.order))
-	}
-	for i := len(w.order) - 1; i > 0; i-- {
-		j := w.random.IntN(i + 1)
-		w.order[i], w.order[j] = w.order[j], w.order[i]
-	}
-	worked := false
-	for _, i := range w.order {
-		worked = w.steps[i]() || worked
-	}
-	if worked {
-		w.fruitless = 0
-	}
-	return worked
-}
-
 // tick moves the clock to what comes next, but not past limit, and lets it happen. It says whether
 // anything came.
 func (w *World) tick(limit reactor.Instant) bool {
-	next := min(limit, w.events.next())
-	for _, k := range w.kernels {
-		if k.until <= w.Now() {
-			continue
-		}
-		if k.noted == w.rounds && (k.ready.first != nil || k.woken.Load()) {
-			return true // it has work since it went to wait in this round
-		}
-		next = min(next, k.until)
+	if w.attend() {
+		return true
 	}
+	next := min(limit, w.events.next(), w.waits.next())
 	if next == reactor.Forever {
 		return false
 	}

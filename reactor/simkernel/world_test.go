@@ -32,6 +32,7 @@ type echo struct {
 	timer    reactor.Timer
 	letter   reactor.Letter
 	quiet    bool // steady state: write no log
+	limit    int  // of frames sent; 0: none
 }
 
 func newEcho(t *testing.T, p *simkernel.Process) *echo {
@@ -93,6 +94,9 @@ func (e *echo) Complete(ev reactor.Event) {
 		e.frames++
 		if e.listener != 0 {
 			e.submit(reactor.Receive, e.buffer)
+			return
+		}
+		if e.frames == e.limit {
 			return
 		}
 		e.loop.Arm(&e.timer, e.loop.Now().After(20*time.Microsecond), e)
