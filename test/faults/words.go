@@ -1,0 +1,284 @@
+package faults
+
+import (
+	"fmt"
+	"time"
+)
+
+// Kind says what a form does.
+type Kind uint8
+
+// The head of a script.
+const (
+	World Kind = iota + 1
+	Engine
+)
+
+// What programs do.
+const (
+	Allocate Kind = iota + 10
+	FreeMemory
+	Register
+	Unregister
+	Fill
+	OpenSegment
+	Refresh
+	CloseSegment
+	Transfer
+	Submit
+	Cancel
+	FreeBatch
+	RetryNotes
+	Notify
+	Receive
+	CloseSource
+	CloseRequester
+	Close
+	Start
+)
+
+// Faults.
+const (
+	Kill Kind = iota + 40
+	Stop
+	Continue
+	Reset
+	ResetAfter
+	HalfClose
+	Stall
+	BlackHole
+	Delay
+	FailAccepts
+	FailConnects
+	FailOpens
+	HangConnects
+	LimitDescriptors
+	StepWall
+	Advance
+)
+
+// Param names one value of a form.
+type Param uint8
+
+const (
+	Seed Param = iota + 1
+	Engines
+	DelayMin
+	DelayMax
+	ChopReceive
+	ChopSend
+	Buffer
+	Descriptors
+	Ports
+	CallCost
+	Poison
+	Number
+	Placement
+	Lanes
+	Registrations
+	RegisteredBytes
+	BatchRequests
+	Batches
+	BatchSlots
+	Submissions
+	SubmittedBytes
+	PayloadBytes
+	Handlers
+	Queue
+	PeerSegments
+	Notifications
+	NotificationQueue
+	NotificationBytes
+	RequestTimeout
+	SourceTimeout
+	IdleTimeout
+	KeepaliveIdle
+	UserTimeout
+	TCPNotes
+	RPCNotes
+	EngineOf
+	Peer
+	Memory
+	Length
+	Offset
+	Registration
+	Permission
+	Stamp
+	Segment
+	Stale
+	Batch
+	Deadline
+	Note
+	Size
+	Target
+	At
+	Connection
+	Direction
+	Bytes
+	On
+	Errno
+	Count
+	By
+	Adopted
+	Within
+)
+
+// form is how a value is written.
+type form uint8
+
+const (
+	number form = iota
+	duration
+	step // a duration that may be negative
+	word
+)
+
+type spec struct {
+	name  string
+	form  form
+	words []string // by value, for word
+}
+
+var (
+	onOff       = []string{"off", "on"}
+	placements  = []string{"staged", "direct"}
+	permissions = []string{"local-only", "remote-read", "remote-write", "read-write"}
+	directions  = []string{"to-server", "to-client"}
+	errnos      = []string{"EMFILE", "ENFILE", "ENOBUFS", "ECONNABORTED", "EINTR", "ENOMEM", "ECONNREFUSED", "ENETUNREACH", "ETIMEDOUT"}
+)
+
+var params = map[Param]spec{
+	Seed: {name: "seed"}, Engines: {name: "engines"}, DelayMin: {name: "delay-min", form: duration},
+	DelayMax: {name: "delay-max", form: duration}, ChopReceive: {name: "chop-receive"}, ChopSend: {name: "chop-send"},
+	Buffer: {name: "buffer"}, Descriptors: {name: "descriptors"}, Ports: {name: "ports"}, CallCost: {name: "call-cost", form: duration},
+	Poison: {name: "poison", form: word, words: onOff}, Number: {name: "number"},
+	Placement: {name: "placement", form: word, words: placements}, Lanes: {name: "lanes"},
+	Registrations: {name: "registrations"}, RegisteredBytes: {name: "registered-bytes"}, BatchRequests: {name: "batch-requests"},
+	Batches: {name: "batches"}, BatchSlots: {name: "batch-slots"}, Submissions: {name: "submissions"},
+	SubmittedBytes: {name: "submitted-bytes"}, PayloadBytes: {name: "payload-bytes"}, Handlers: {name: "handlers"},
+	Queue: {name: "queue"}, PeerSegments: {name: "peer-segments"}, Notifications: {name: "notifications"},
+	NotificationQueue: {name: "notification-queue"}, NotificationBytes: {name: "notification-bytes"},
+	RequestTimeout: {name: "request-timeout", form: duration}, SourceTimeout: {name: "source-timeout", form: duration},
+	IdleTimeout: {name: "idle-timeout", form: duration}, KeepaliveIdle: {name: "keepalive-idle", form: duration},
+	UserTimeout: {name: "user-timeout", form: duration}, TCPNotes: {name: "tcp-notes", form: word, words: []string{"default", "on", "off"}},
+	RPCNotes: {name: "rpc-notes", form: word, words: []string{"default", "on", "off"}},
+	EngineOf: {name: "engine"}, Peer: {name: "peer"}, Memory: {name: "memory"}, Length: {name: "length"}, Offset: {name: "offset"},
+	Registration: {name: "registration"}, Permission: {name: "permission", form: word, words: permissions}, Stamp: {name: "stamp"},
+	Segment: {name: "segment"}, Stale: {name: "stale", form: word, words: onOff}, Batch: {name: "batch"},
+	Deadline: {name: "deadline", form: duration}, Note: {name: "note"}, Size: {name: "size"}, Target: {name: "target"}, At: {name: "at"},
+	Connection: {name: "connection"}, Direction: {name: "direction", form: word, words: directions}, Bytes: {name: "bytes"},
+	On: {name: "state", form: word, words: onOff}, Errno: {name: "errno", form: word, words: errnos}, Count: {name: "count"},
+	By: {name: "by", form: step}, Adopted: {name: "adopted", form: word, words: onOff}, Within: {name: "within", form: duration},
+}
+
+type kindSpec struct {
+	name     string
+	params   []Param // in the order in which they are printed
+	requests bool
+}
+
+var kinds = map[Kind]kindSpec{
+	World: {name: "world", params: []Param{Seed, Engines, DelayMin, DelayMax, ChopReceive, ChopSend, Buffer, Descriptors, Ports, CallCost, Poison}},
+	Engine: {name: "engine", params: []Param{Number, Placement, Lanes, Registrations, RegisteredBytes, BatchRequests, Batches, BatchSlots,
+		Submissions, SubmittedBytes, PayloadBytes, Handlers, Queue, PeerSegments, Notifications, NotificationQueue, NotificationBytes,
+		RequestTimeout, SourceTimeout, IdleTimeout, KeepaliveIdle, UserTimeout, TCPNotes, RPCNotes}},
+
+	Allocate:       {name: "allocate", params: []Param{EngineOf, Memory, Length, Adopted}},
+	FreeMemory:     {name: "free-memory", params: []Param{Memory}},
+	Register:       {name: "register", params: []Param{EngineOf, Registration, Memory, Offset, Length, Permission}},
+	Unregister:     {name: "unregister", params: []Param{Registration, Deadline}},
+	Fill:           {name: "fill", params: []Param{Memory, Offset, Length, Stamp}},
+	OpenSegment:    {name: "open-segment", params: []Param{EngineOf, Segment, Peer, Stale, Deadline}},
+	Refresh:        {name: "refresh", params: []Param{Segment, Deadline}},
+	CloseSegment:   {name: "close-segment", params: []Param{Segment, Deadline}},
+	Transfer:       {name: "transfer", params: []Param{EngineOf, Deadline, Note, Size, Within}, requests: true},
+	Submit:         {name: "submit", params: []Param{EngineOf, Batch, Deadline, Note, Size, Within}, requests: true},
+	Cancel:         {name: "cancel", params: []Param{EngineOf, Batch}},
+	FreeBatch:      {name: "free-batch", params: []Param{Batch}},
+	RetryNotes:     {name: "retry-notes", params: []Param{Batch, Deadline}},
+	Notify:         {name: "notify", params: []Param{EngineOf, Segment, Note, Size, Deadline}},
+	Receive:        {name: "receive", params: []Param{EngineOf}},
+	CloseSource:    {name: "close-source", params: []Param{EngineOf, Deadline}},
+	CloseRequester: {name: "close-requester", params: []Param{EngineOf, Deadline}},
+	Close:          {name: "close", params: []Param{EngineOf}},
+	Start:          {name: "start", params: []Param{EngineOf}},
+
+	Kill:             {name: "kill", params: []Param{EngineOf}},
+	Stop:             {name: "stop", params: []Param{EngineOf}},
+	Continue:         {name: "continue", params: []Param{EngineOf}},
+	Reset:            {name: "reset", params: []Param{EngineOf, Connection}},
+	ResetAfter:       {name: "reset-after", params: []Param{EngineOf, Connection, Direction, Bytes}},
+	HalfClose:        {name: "half-close", params: []Param{EngineOf, Connection, Direction}},
+	Stall:            {name: "stall", params: []Param{EngineOf, Connection, Direction, On}},
+	BlackHole:        {name: "black-hole", params: []Param{EngineOf, Peer, On}},
+	Delay:            {name: "delay", params: []Param{EngineOf, Peer, DelayMin, DelayMax}},
+	FailAccepts:      {name: "fail-accepts", params: []Param{EngineOf, Errno, Count}},
+	FailConnects:     {name: "fail-connects", params: []Param{EngineOf, Errno, Count}},
+	FailOpens:        {name: "fail-opens", params: []Param{EngineOf, Errno, Count}},
+	HangConnects:     {name: "hang-connects", params: []Param{EngineOf, Count}},
+	LimitDescriptors: {name: "limit-descriptors", params: []Param{EngineOf, Count}},
+	StepWall:         {name: "step-wall", params: []Param{By}},
+	Advance:          {name: "advance", params: []Param{By}},
+}
+
+var (
+	kindByName  = map[string]Kind{}
+	paramByName = map[string]Param{}
+)
+
+func init() {
+	for k, s := range kinds {
+		kindByName[s.name] = k
+	}
+	for p, s := range params {
+		if _, again := paramByName[s.name]; again {
+			panic("faults: two parameters are named " + s.name)
+		}
+		paramByName[s.name] = p
+	}
+}
+
+// String is the word of the text form.
+func (k Kind) String() string {
+	if s, ok := kinds[k]; ok {
+		return s.name
+	}
+	return fmt.Sprintf("kind %d", uint8(k))
+}
+
+// IsFault is true exactly for what happens to programs, and not by them.
+func (k Kind) IsFault() bool { return k >= Kill }
+
+// String is the word of the text form.
+func (p Param) String() string {
+	if s, ok := params[p]; ok {
+		return s.name
+	}
+	return fmt.Sprintf("parameter %d", uint8(p))
+}
+
+// Words lists the values of a parameter that is written as a word; nil for another one.
+func (p Param) Words() []string { return params[p].words }
+
+// Kinds lists every action in a fixed order: what programs do, then faults.
+func Kinds() []Kind {
+	var all []Kind
+	for k := Allocate; k <= Advance; k++ {
+		if _, ok := kinds[k]; ok {
+			all = append(all, k)
+		}
+	}
+	return all
+}
+
+func appendValue(text []byte, p Param, value int64) []byte {
+	switch s := params[p]; s.form {
+	case duration, step:
+		return append(text, time.Duration(value).String()...)
+	case word:
+		if value >= 0 && value < int64(len(s.words)) {
+			return append(text, s.words[value]...)
+		}
+	}
+	return fmt.Append(text, value)
+}
