@@ -2,6 +2,7 @@ package faults
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -248,6 +249,9 @@ func (k Kind) String() string {
 
 // IsFault is true exactly for what happens to programs, and not by them.
 func (k Kind) IsFault() bool { return k >= Kill }
+
+// Has is true exactly when an action of this kind has the parameter, written or left out.
+func (k Kind) Has(p Param) bool { return slices.Contains(kinds[k].params, p) }
 
 // String is the word of the text form.
 func (p Param) String() string {
