@@ -171,7 +171,12 @@ func (k *Kernel) Poll(out []reactor.Completion, until reactor.Instant) int {
 		if !waited && until <= k.world.Now() && !k.world.stepping {
 			k.world.look()
 		}
-		if k.dead || until <= k.world.Now() {
+		switch {
+		case until <= k.world.Now():
+			return 0
+		case k.dead && k.task.waits():
+			continue
+		case k.dead:
 			return 0
 		}
 		if k.woken.Swap(false) {
@@ -187,7 +192,11 @@ func (k *Kernel) Poll(out []reactor.Completion, until reactor.Instant) int {
 		}
 		if k.world.stepping {
 			k.note(until)
-			return 0
+			if !k.task.waits() {
+				return 0
+			}
+			k.unnote()
+			continue
 		}
 		k.world.wait(until)
 	}

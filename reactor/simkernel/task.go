@@ -16,6 +16,7 @@ type Task struct {
 	kernels []*Kernel // none: in line for ever
 	inLine  bool
 	removed bool
+	call    *call // nil: none
 }
 
 // Add gives the world something to run in each step, such as the Progress of an engine in manual mode.
@@ -70,7 +71,7 @@ func (t *Task) rests() bool {
 		if k.dead {
 			continue
 		}
-		if k.until <= w.Now() || k.noted != w.rounds || k.ready.first != nil || k.woken.Load() {
+		if k.until <= w.Now() || k.ready.first != nil || k.woken.Load() {
 			return false
 		}
 	}
@@ -92,7 +93,7 @@ func (w *World) round() bool {
 	worked := false
 	for i := range n {
 		t := w.line[i]
-		did := !t.removed && t.step()
+		did := !t.removed && t.run()
 		worked = worked || did
 		if t.removed || !did && t.rests() {
 			t.inLine = false

@@ -228,3 +228,49 @@ func TestRestWithoutEndIsADeadlock(t *testing.T) {
 		t.Fatalf("a killed process was run %d times", ran-1)
 	}
 }
+
+// Calls that block run side by side in one goroutine: each lets the others go on, and the clock, where it waits.
+func TestCallsOfManyTasksWaitSideBySide(t *testing.T) {
+	const n = 10
+	seed := rand.Uint64()
+	t.Logf("SEED=%d", seed) // replay: set seed to the printed number
+	tasks := map[*echo]*simkernel.Task{}
+	w, clients := pairs(t, seed, n, func(w *simkernel.World, e *echo) { tasks[e] = w.AddFor(e.rest, e.kernel()) })
+	inside, most, ended := 0, 0, 0
+	for _, c := range clients {
+		task := tasks[c]
+		task.Call(func() {
+			inside++
+			most = max(most, inside)
+			for c.got < 640 {
+				c.loop.Turn(w.Now().After(time.Minute))
+			}
+			for c.got < 1280 { // driven by the task's own function meanwhile
+				task.Pause()
+			}
+			inside--
+			task.Call(func() { ended++ })
+		})
+	}
+	start := w.Now()
+	if err := w.RunUntil(func() bool { return ended == n }, start.After(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if most != n {
+		t.Fatalf("at most %d calls were under way at once", most)
+	}
+	for _, misuse := range []func(task *simkernel.Task){
+		func(task *simkernel.Task) { task.Pause() },
+		func(task *simkernel.Task) { task.Call(func() {}); task.Call(func() {}) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("misuse was accepted")
+				}
+			}()
+			misuse(tasks[clients[0]])
+		}()
+	}
+	w.Step() // ends the call that was accepted
+}
