@@ -14,9 +14,9 @@ type call struct {
 // Call runs f as part of the task, from the next step on: where a Poll of one of the task's kernels has to
 // wait, f rests and the others go on. So calls that wait, such as OpenSegment of an engine in manual mode,
 // run in many engines side by side. One call at a time; meanwhile the task's own function runs only while
-// f is in Pause. f may start the next call as its last deed. A call of a killed process never returns.
+// f is in Pause. A call of a killed process never returns.
 func (t *Task) Call(f func()) {
-	if t.call != nil && !t.call.finished {
+	if t.call != nil {
 		panic("simkernel: a task was given a call while another one has not returned")
 	}
 	c := &call{}
@@ -62,7 +62,7 @@ func (t *Task) run() bool {
 	c.inside = true
 	c.resume()
 	c.inside = false
-	if c.finished && t.call == c {
+	if c.finished {
 		t.call = nil
 	}
 	return worked || c.finished
