@@ -18,7 +18,7 @@ type Capability uint64
 // The capability bits. Bits 5, 6 and 7 are fixed by W-9; the others are the project's.
 const (
 	CapabilityTCP           Capability = 1 << 0 // serves operations 1 and 2
-	CapabilityRDMA          Capability = 1 << 1 // serves operations 4 to 7
+	CapabilityRDMA          Capability = 1 << 1 // serves operations 4 to 7 and 64 to 67; an RDMA trailer follows the MNNVL trailer, if any
 	CapabilityHPTCP         Capability = 1 << 2 // an HP-TCP endpoint trailer comes last
 	CapabilityNotify        Capability = 1 << 3 // serves operation 3
 	CapabilityControlNotify Capability = 1 << 4 // serves operation 22
@@ -26,13 +26,13 @@ const (
 	CapabilityMNNVL         Capability = 1 << 6 // an MNNVL trailer follows the SHM trailer, if any
 	CapabilityGPUDirect     Capability = 1 << 7 // registers published GPU ranges directly; needs CapabilityRDMA
 
-	capabilityTrailers = CapabilitySHM | CapabilityMNNVL | CapabilityHPTCP
+	capabilityTrailers = CapabilityRDMA | CapabilitySHM | CapabilityMNNVL | CapabilityHPTCP
 	capabilityKnown    = CapabilityGPUDirect<<1 - 1
 )
 
 // Capabilities says what a source serves. It grants nothing.
 type Capabilities struct {
-	// Bits of the word. The three trailer bits (SHM, MNNVL, HP-TCP) follow from the trailers of the
+	// Bits of the word. The four trailer bits (RDMA, SHM, MNNVL, HP-TCP) follow from the trailers of the
 	// descriptor: the encoder sets them so, whatever they are here, and the decoder reports them.
 	Bits Capability
 	// TransferBytesMax is the largest payload of one transfer, in bytes, that the source admits.

@@ -29,10 +29,10 @@ func seeded(t *testing.T) {
 func TestNumbersAndNamesAreThoseOfTheContract(t *testing.T) {
 	for code := range 256 {
 		op, s, p := Operation(code), Status(code), Permission(code)
-		if known := code <= 7 || code == 22; op.Known() != known || strings.Contains(op.String(), "unknown") == known {
+		if known := code <= 7 || code == 22 || code >= 64 && code <= 67; op.Known() != known || strings.Contains(op.String(), "unknown") == known {
 			t.Errorf("operation %d: known %v, %q", code, op.Known(), op)
 		}
-		if op.RDMA() != (code >= 4 && code <= 7) || op.Notifies() != (code == 3 || code == 22) {
+		if op.RDMA() != (code >= 4 && code <= 7 || code >= 64 && code <= 67) || op.Notifies() != (code == 3 || code == 22) {
 			t.Errorf("operation %d: RDMA %v, notifies %v", code, op.RDMA(), op.Notifies())
 		}
 		if known := code <= 12; s.Known() != known || strings.HasPrefix(s.String(), "unknown status") == known {
@@ -128,7 +128,11 @@ func TestTrailerBitsFollowTheTrailers(t *testing.T) {
 
 // proves W-7
 func TestLargestDescriptorRoundTrips(t *testing.T) {
-	d := Descriptor{SHM: &SHM{}, MNNVL: &MNNVL{}, HPTCP: &HPTCPEndpoint{FamilyIPv4, 1, 1, 1, 1}}
+	d := Descriptor{SHM: &SHM{}, MNNVL: &MNNVL{}, HPTCP: &HPTCPEndpoint{FamilyIPv4, 1, 1, 1, 1},
+		RDMA: &RDMAPaths{PairsMax: 1, SlicesMax: 1}}
+	for nic := range uint8(PathsMax) {
+		d.RDMA.Paths = append(d.RDMA.Paths, Path{NIC: nic, Port: 1, Link: LinkEthernet, PD: 1, Name: "rxe0"})
+	}
 	for id := uint64(1); id <= RegionsMax; id++ {
 		d.Regions = append(d.Regions, Region{ID: id, Length: 1, Permission: ReadWrite, Flags: RegionScoped})
 		d.SHM.Records = append(d.SHM.Records, SHMRecord{Region: id, MappedSize: 1, CreatorPID: 1})
@@ -191,6 +195,13 @@ func drawDescriptor(t *rapid.T) Descriptor {
 	if rapid.Bool().Draw(t, "hptcp?") {
 		small := rapid.Uint64Range(0, 2)
 		d.HPTCP = &HPTCPEndpoint{FamilyIPv4, uint16(small.Draw(t, "port")), 1, small.Draw(t, "chunk"), 2}
+	}
+	if rapid.Bool().Draw(t, "rdma?") {
+		d.RDMA = &RDMAPaths{PairsMax: uint8(rapid.IntRange(0, 2).Draw(t, "pairs")), SlicesMax: 64, Paths: []Path{}}
+		for range rapid.IntRange(0, 2).Draw(t, "paths") {
+			nic := uint8(rapid.IntRange(0, 64).Draw(t, "nic"))
+			d.RDMA.Paths = append(d.RDMA.Paths, Path{NIC: nic, Port: 1, Link: LinkEthernet, PD: 1, Name: "rxe0"})
+		}
 	}
 	id := uint64(0)
 	for range rapid.IntRange(0, 4).Draw(t, "regions") {

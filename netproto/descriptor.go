@@ -6,7 +6,7 @@ const descriptorFixedSize = 4 + CapabilitiesSize
 // DescriptorSizeMax is the size of the largest descriptor: a receiver can refuse a longer payload
 // before it reads it.
 const DescriptorSizeMax = descriptorFixedSize + RegionsMax*(RegionSize+ScopeSize) +
-	SHMHeadSize + RegionsMax*SHMRecordSize + MNNVLSize + HPTCPSize
+	SHMHeadSize + RegionsMax*SHMRecordSize + MNNVLSize + RDMAHeadSize + PathsMax*RDMAPathSize + HPTCPSize
 
 // Descriptor is the payload of a describe reply: what one source publishes (W-7). Trailers that are nil
 // are absent. It is a plain value; whoever holds it owns it.
@@ -15,6 +15,7 @@ type Descriptor struct {
 	Regions      []Region // rising IDs
 	SHM          *SHM
 	MNNVL        *MNNVL
+	RDMA         *RDMAPaths
 	HPTCP        *HPTCPEndpoint
 }
 
@@ -29,10 +30,20 @@ func (d *Descriptor) trailerBits() Capability {
 	if d.MNNVL != nil {
 		bits |= CapabilityMNNVL
 	}
+	if d.RDMA != nil {
+		bits |= CapabilityRDMA
+	}
 	if d.HPTCP != nil {
 		bits |= CapabilityHPTCP
 	}
 	return bits
+}
+
+// capabilities are those of the wire: the trailer bits follow from the trailers.
+func (d *Descriptor) capabilities() Capabilities {
+	c := d.Capabilities
+	c.Bits = c.Bits&^capabilityTrailers | d.trailerBits()
+	return c
 }
 
 // DescriptorSize returns how many bytes AppendDescriptor appends.
@@ -49,6 +60,9 @@ func DescriptorSize(d *Descriptor) int {
 	if d.MNNVL != nil {
 		size += MNNVLSize
 	}
+	if d.RDMA != nil {
+		size += RDMAHeadSize + len(d.RDMA.Paths)*RDMAPathSize
+	}
 	if d.HPTCP != nil {
 		size += HPTCPSize
 	}
@@ -59,10 +73,8 @@ func DescriptorSize(d *Descriptor) int {
 // it. The trailer bits of the capabilities are set from the trailers. It allocates only when dst is too
 // short.
 func AppendDescriptor(dst []byte, d *Descriptor) []byte {
-	capabilities := d.Capabilities
-	capabilities.Bits = capabilities.Bits&^capabilityTrailers | d.trailerBits()
 	dst = order.AppendUint32(dst, uint32(len(d.Regions)))
-	dst = capabilities.append(dst)
+	dst = d.capabilities().append(dst)
 	for i := range d.Regions {
 		dst = appendRegion(dst, &d.Regions[i])
 	}
@@ -77,6 +89,9 @@ func AppendDescriptor(dst []byte, d *Descriptor) []byte {
 	if d.MNNVL != nil {
 		dst = d.MNNVL.append(dst)
 	}
+	if d.RDMA != nil {
+		dst = d.RDMA.append(dst)
+	}
 	if d.HPTCP != nil {
 		dst = d.HPTCP.append(dst)
 	}
@@ -89,7 +104,7 @@ func (d *Descriptor) Check() error {
 	if n := len(d.Regions); n > RegionsMax {
 		return refuseRegionCount(uint64(n))
 	}
-	if err := d.Capabilities.check(); err != nil {
+	if err := d.capabilities().check(); err != nil {
 		return err
 	}
 	var before uint64
@@ -110,6 +125,11 @@ func (d *Descriptor) checkTrailers() error {
 	}
 	if d.MNNVL != nil {
 		if err := d.MNNVL.check(); err != nil {
+			return err
+		}
+	}
+	if d.RDMA != nil {
+		if err := d.RDMA.check(); err != nil {
 			return err
 		}
 	}

@@ -8,6 +8,7 @@ type sections struct {
 	scopes       []byte // entries of flagged regions
 	shm          []byte // head and records
 	mnnvl        []byte
+	rdma         []byte // head and records
 	hptcp        []byte
 }
 
@@ -90,6 +91,11 @@ func (s *sections) splitTrailers(p *splitter, regions uint32) (err error) {
 			return err
 		}
 	}
+	if s.capabilities.Has(CapabilityRDMA) {
+		if s.rdma, err = splitRDMA(p); err != nil {
+			return err
+		}
+	}
 	if s.capabilities.Has(CapabilityHPTCP) {
 		s.hptcp, err = p.take("HP-TCP endpoint trailer", HPTCPSize)
 	}
@@ -142,6 +148,11 @@ func (s *sections) decode() (d Descriptor, err error) {
 	}
 	if s.mnnvl != nil {
 		if d.MNNVL, err = decodeMNNVL(s.mnnvl); err != nil {
+			return d, err
+		}
+	}
+	if s.rdma != nil {
+		if d.RDMA, err = decodeRDMA(s.rdma); err != nil {
 			return d, err
 		}
 	}

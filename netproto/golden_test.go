@@ -43,6 +43,10 @@ var goldenRequests = map[string]Request{
 	"request-rdma-write":        {OperationRDMAWrite, goldenEpoch, 7, goldenOffset, 1<<32 + 1},
 	"request-rdma-read-sliced":  {OperationRDMAReadSliced, goldenEpoch, 7, goldenOffset, 5 << 20},
 	"request-rdma-write-sliced": {OperationRDMAWriteSliced, goldenEpoch, 7, goldenOffset, 5 << 20},
+	"request-rdma-connect":      {OperationRDMAConnect, goldenEpoch, 0, 0, ConnectionHeadSize + 2*ConnectionPairSize},
+	"request-rdma-done":         {OperationRDMADone, goldenEpoch, 0, 0, ParentSize},
+	"request-rdma-abandon":      {OperationRDMAAbandon, goldenEpoch, 0, 0, ParentSize},
+	"request-rdma-disconnect":   {OperationRDMADisconnect, goldenEpoch, 0, 0, DisconnectSize},
 	"request-control-notify":    Notification{}.Request(OperationControlNotify, goldenEpoch),
 }
 
@@ -94,6 +98,7 @@ var goldenDescriptors = map[string]*Descriptor{
 			{ID: goldenID, Base: goldenGPU, Length: 1<<32 + 1, Permission: ReadWrite, Memory: MemoryCUDA, IPCExport: true,
 				Flags: RegionScoped | RegionDMABuf | RegionPeerMemory, Scope: Scope{TransportRDMA, OrdinalUnknown}},
 		},
+		RDMA: goldenPaths,
 	},
 	"descriptor-shm": {
 		Capabilities: goldenCapabilities(CapabilitySHM),
@@ -129,6 +134,9 @@ var goldenDescriptors = map[string]*Descriptor{
 		},
 		SHM:   &SHM{Records: []SHMRecord{{3, 0, 4096, 1, 64769, 131073, 4026531836, 1 << 22, rising(0x10)}}},
 		MNNVL: &MNNVL{Domain: rising(0xd0), EGM: true},
+		RDMA: &RDMAPaths{HostStaged, 1, 1, []Path{
+			{5, 1, PathActive, LinkEthernet, 1, 0x0011223344556677, 9, [16]byte{0: 0xfd, 1: 0x77, 15: 1}, "rxe0"},
+		}},
 		HPTCP: &HPTCPEndpoint{FamilyIPv4, 40002, 4, 1 << 20, 1 << 20},
 	},
 }
@@ -298,7 +306,7 @@ func TestGoldenVectorsOfDescriptors(t *testing.T) {
 // proves W-16
 func TestGoldenIndependentCheck(t *testing.T) {
 	tables, err := filepath.Glob(filepath.Join(goldenFolder, "*.fields"))
-	if err != nil || len(tables) < 31 {
+	if err != nil || len(tables) < 43 {
 		t.Fatalf("%d tables, %v; want one for every frame", len(tables), err)
 	}
 	vectors, _ := filepath.Glob(filepath.Join(goldenFolder, "*.hex"))

@@ -16,11 +16,15 @@ const (
 	OperationRDMAReadSliced  Operation = 6  // grants for the slices of one READ
 	OperationRDMAWriteSliced Operation = 7  // grants for the slices of one WRITE
 	OperationControlNotify   Operation = 22 // one notification by the control RPC (N-5)
+	OperationRDMAConnect     Operation = 64 // the other end of an RDMA connection
+	OperationRDMADone        Operation = 65 // the requester is done with all grants of one parent
+	OperationRDMAAbandon     Operation = 66 // the requester gives up all grants of one parent
+	OperationRDMADisconnect  Operation = 67 // the end of an RDMA connection
 )
 
 // Known reports whether version 19 defines the operation.
 func (o Operation) Known() bool {
-	return o <= OperationRDMAWriteSliced || o == OperationControlNotify
+	return o <= OperationRDMAWriteSliced || o == OperationControlNotify || o.connects()
 }
 
 // Notifies reports whether the request carries a notification (W-13).
@@ -30,8 +34,22 @@ func (o Operation) Notifies() bool {
 
 // RDMA reports whether the operation needs an RDMA source. A source without RDMA answers it with
 // StatusBackendUnavailable.
-func (o Operation) RDMA() bool {
+func (o Operation) RDMA() bool { return o.Grants() || o.connects() }
+
+// Grants reports whether the operation asks for grants; a GrantRequest stands directly behind it.
+func (o Operation) Grants() bool {
 	return o >= OperationRDMARead && o <= OperationRDMAWriteSliced
+}
+
+// connects reports whether the operation is about connections or granted parents. Its request has the size
+// of the body as its length, and the body stands directly behind it.
+func (o Operation) connects() bool {
+	return o >= OperationRDMAConnect && o <= OperationRDMADisconnect
+}
+
+// sliced reports whether the operation may ask for more than one grant.
+func (o Operation) sliced() bool {
+	return o == OperationRDMAReadSliced || o == OperationRDMAWriteSliced
 }
 
 // String names the operation as in W-4.
@@ -55,6 +73,14 @@ func (o Operation) String() string {
 		return "sliced RDMA WRITE"
 	case OperationControlNotify:
 		return "control-RPC notify"
+	case OperationRDMAConnect:
+		return "RDMA connect"
+	case OperationRDMADone:
+		return "RDMA done"
+	case OperationRDMAAbandon:
+		return "RDMA abandon"
+	case OperationRDMADisconnect:
+		return "RDMA disconnect"
 	}
 	return fmt.Sprintf("unknown operation %d", uint8(o))
 }

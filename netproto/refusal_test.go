@@ -64,7 +64,8 @@ func TestRequestRefusesWrongFields(t *testing.T) {
 		{"request-tcp-read", 10, "\x08", "operation", -1, StatusProtocolError},
 		{"request-tcp-read", 10, "\x15", "operation", -1, StatusProtocolError},
 		{"request-tcp-read", 10, "\x17", "operation", -1, StatusProtocolError},
-		{"request-tcp-read", 10, "\x40", "operation", -1, StatusProtocolError},
+		{"request-tcp-read", 10, "\x3f", "operation", -1, StatusProtocolError},
+		{"request-tcp-read", 10, "\x44", "operation", -1, StatusProtocolError},
 		{"request-tcp-read", 10, "\xff", "operation", -1, StatusProtocolError},
 		{"request-describe", 35, "\x01", "region", -1, StatusProtocolError},
 		{"request-describe", 36, "\x80", "offset", -1, StatusProtocolError},
@@ -125,10 +126,10 @@ func TestDescriptorRefusesWrongFields(t *testing.T) {
 		{"descriptor-all", 106, "\x02", "IPC export consent", 1, StatusProtocolError},
 		{"descriptor-all", 75, "\x89", "region flags", 0, StatusProtocolError},
 		{"descriptor-all", 75, "\xc1", "region flags", 0, StatusProtocolError},
-		{"descriptor-all", 75, "\x83", "region flags", 0, StatusProtocolError},   // dma-buf of host memory
-		{"descriptor-mnnvl", 75, "\x04", "region flags", 0, StatusProtocolError}, // peermem without RDMA
-		{"descriptor-mnnvl", 75, "\x01", "region flags", 0, StatusProtocolError}, // HP-TCP without an endpoint
-		{"descriptor-regions", 107, "\x00", "size", -1, StatusProtocolError},     // a scope entry left over
+		{"descriptor-all", 75, "\x83", "region flags", 0, StatusProtocolError},      // dma-buf of host memory
+		{"descriptor-mnnvl", 75, "\x04", "region flags", 0, StatusProtocolError},    // peermem without RDMA
+		{"descriptor-mnnvl", 75, "\x01", "region flags", 0, StatusProtocolError},    // HP-TCP without an endpoint
+		{"descriptor-regions", 107, "\x00", "RDMA path count", -1, StatusExhausted}, // a scope entry left over
 		{"descriptor-all", 112, "\x0d", "scope transport", 0, StatusProtocolError},
 		{"descriptor-all", 112, "\x00\xff\xff\xff\xff", "scope ordinal", 0, StatusProtocolError},
 		{"descriptor-hptcp", 79, "\x01", "MNNVL export location", 0, StatusProtocolError},

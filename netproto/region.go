@@ -165,7 +165,7 @@ func (d *Descriptor) checkRegion(index int, before uint64) error {
 
 // checkRegionExtras checks flags, scope and MNNVL location against each other and the capabilities.
 func (d *Descriptor) checkRegionExtras(r *Region) *FrameError {
-	gpuOfRDMA := r.Memory == MemoryCUDA && d.Capabilities.Has(CapabilityRDMA)
+	gpuOfRDMA := r.Memory == MemoryCUDA && d.RDMA != nil
 	node, egm := r.Location.EGM()
 	switch {
 	case r.Flags&^regionFlagsKnown != 0:

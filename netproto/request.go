@@ -46,7 +46,7 @@ func DecodeRequest(b []byte) (Request, error) {
 }
 
 func refuseOperation(op Operation) *FrameError {
-	return refuse(requestFrame, "operation", uint64(op), "0 to 7 or 22")
+	return refuse(requestFrame, "operation", uint64(op), "0 to 7, 22 or 64 to 67")
 }
 
 // Check tells whether the fields fit the operation, as far as that can be known without the source's
@@ -56,6 +56,7 @@ func refuseOperation(op Operation) *FrameError {
 //   - describe with a non-zero region, offset or length (W-12): protocol error
 //   - notification with a non-zero region (W-13): protocol error; lengths whose sum overflows: invalid
 //     range; a sum above NotificationBytesMax: exhausted
+//   - connect, done, abandon and disconnect with a region, an offset or a length that is no body's: protocol error
 //   - transfer with region zero: unknown region, as IDs start at one; a range that overflows: invalid
 //     range; a TCP payload above PayloadBytesMax: exhausted
 func (r Request) Check() error {
@@ -66,8 +67,54 @@ func (r Request) Check() error {
 		return r.checkDescribe()
 	case r.Operation.Notifies():
 		return r.checkNotify()
+	case r.Operation.connects():
+		return r.checkBody()
 	}
 	return r.checkTransfer()
+}
+
+// checkBody checks a request whose length is that of a body of a known size.
+func (r Request) checkBody() error {
+	low, high := bodySizes(r.Operation)
+	switch {
+	case r.Region != 0 || r.Offset != 0:
+		return refuse(requestFrame, "region and offset", max(r.Region, r.Offset), "0 for this operation")
+	case r.Length < low || r.Length > high:
+		return refuse(requestFrame, "body length", r.Length, "the size of the operation's body")
+	}
+	return nil
+}
+
+// bodySizes are the smallest and the largest body of an operation about connections.
+func bodySizes(o Operation) (low, high uint64) {
+	switch o {
+	case OperationRDMAConnect:
+		return ConnectionHeadSize + ConnectionPairSize, ConnectionSizeMax
+	case OperationRDMADisconnect:
+		return DisconnectSize, DisconnectSize
+	}
+	return ParentSize, ParentSize
+}
+
+// BodyHeadSize is how many bytes stand directly behind the request at least: from them BodySize finds the
+// size of the whole. Zero: nothing does. The request must have passed Check.
+func (r Request) BodyHeadSize() int {
+	switch {
+	case r.Operation.Grants():
+		return GrantHeadSize
+	case r.Operation.connects():
+		return int(r.Length)
+	}
+	return 0
+}
+
+// BodySize returns the size of the body whose first BodyHeadSize bytes are head. The error is a
+// *FrameError, and the stream cannot go on.
+func (r Request) BodySize(head []byte) (int, error) {
+	if r.Operation.Grants() {
+		return GrantRequestSize(head)
+	}
+	return r.BodyHeadSize(), nil
 }
 
 func (r Request) checkDescribe() error {
