@@ -237,14 +237,23 @@ func (s *Server) promote() {
 	}
 }
 
-// dispatch hands the frame to the service of its operation, after what no service may forget: the
-// epoch is checked here for every frame (SPEC G-1, T-11).
+// dispatch checks the frame once all of it is there.
 func (s *Server) dispatch(session *Session) {
-	request := session.request
-	if err := request.Check(); err != nil {
+	if err := session.request.Check(); err != nil {
 		session.Violate(err)
 		return
 	}
+	if session.request.BodyHeadSize() > 0 {
+		session.body.gather(session)
+		return
+	}
+	s.check(session)
+}
+
+// check hands the frame to the service of its operation, after what no service may forget: the epoch is
+// checked here for every frame (SPEC G-1, T-11).
+func (s *Server) check(session *Session) {
+	request := session.request
 	if request.Epoch != s.lane.Policy.Epoch {
 		session.Refuse(netproto.StatusEpochMismatch)
 		return

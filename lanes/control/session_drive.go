@@ -56,6 +56,7 @@ type Session struct {
 	state      sessionState
 	reader     netproto.Reader // of the next frame's header
 	request    netproto.Request
+	body       frameBody // of request
 	handler    Handler
 	admitted   budgets.Charge // of Admission.Handlers, while serving
 	queued     budgets.Charge // of Admission.Queue, while waiting inside the queue
@@ -210,6 +211,7 @@ func (s *Session) Violate(err error) {
 // Lost said that its stream is gone.
 func (s *Session) discharge() {
 	s.handler, s.state = nil, sessionReplying
+	s.body.release(&s.server.lane.Arena)
 	s.admitted.Repay()
 	admission := s.server.admission
 	admission.Gate.Leave()

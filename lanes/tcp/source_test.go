@@ -121,6 +121,18 @@ func lies(readOnly, writeOnly, local, both *memory) []lie {
 	}
 }
 
+// body is what stands behind some requests.
+func body(r netproto.Request) []byte {
+	if !r.Operation.Grants() {
+		return nil
+	}
+	life := netproto.Incarnation{1}
+	return netproto.AppendGrantRequest(nil, &netproto.GrantRequest{
+		Profile: netproto.ProfileWindow, Requester: netproto.Epoch{1}, Generation: 1,
+		Connections: []netproto.GrantConnection{{Requester: life, Source: life}}, Slices: []netproto.GrantSlice{{Offset: r.Offset, Length: r.Length}},
+	})
+}
+
 // A source checks epoch, region, permission, range and size of each frame by itself, answers with the
 // matching status and its real epoch, and touches nothing. A frame that only asks for too much leaves
 // the stream usable; one that breaks the protocol ends it.
@@ -139,7 +151,7 @@ func TestLyingRequesterIsRefusedWithTheMatchingStatus(t *testing.T) {
 		if l.status == netproto.StatusExhausted && l.frame.Region == both.ID() {
 			l.frame.Region = big.ID()
 		}
-		must(t, w.send(netproto.AppendRequest(nil, l.frame)))
+		must(t, w.send(append(netproto.AppendRequest(nil, l.frame), body(l.frame)...)))
 		if p := w.reply(); p != (netproto.Reply{Status: l.status, Epoch: epoch}) {
 			t.Errorf("%s: %+v, want %v", l.name, p, l.status)
 		}
