@@ -106,6 +106,8 @@ type Loop struct {
 	timers  timerHeap
 	spinner spinner
 	shown   uint64 // turn of the last look at the kernel's counters
+	queues  []Queue
+	first   int // queue that the last turn began with
 
 	mail    mailbox
 	stopped atomic.Bool
@@ -173,9 +175,9 @@ func (l *Loop) patience() Instant {
 // Bind attaches the kernel to the calling thread, instead of Run. It serves manual mode.
 func (l *Loop) Bind() error { return l.kernel.Bind() }
 
-// Turn makes one pass: poll the kernel, read the clock, then dispatch completions, timers and letters,
-// each within its budget. It blocks in the kernel until something happens, but not past until, not
-// past the next timer, and not at all while work is left. It says whether anything was dispatched.
+// Turn makes one pass: poll the kernel, read the clock, then dispatch completions, those of attached queues,
+// timers and letters, each within its budget. It blocks in the kernel until something happens, but not past
+// until, not past the next timer, and not at all while work is left or a queue owes something. It says whether anything was dispatched.
 //
 // A simulated kernel may step other parts of its world while this loop waits; a Turn of the same loop
 // from there does nothing and returns false.
@@ -193,6 +195,7 @@ func (l *Loop) turn(until Instant) bool {
 	l.now = l.kernel.Now()
 	l.counts.turns.add(1)
 	worked := l.complete(n)
+	worked = l.collect() || worked
 	worked = l.expire() || worked
 	worked = l.receive() || worked
 	l.counts.outstanding.set(uint64(l.tickets.outstanding))
@@ -206,6 +209,9 @@ func (l *Loop) turn(until Instant) bool {
 // poll asks the kernel for completions and says whether it was allowed to block.
 func (l *Loop) poll(until Instant) (blocking bool, n int) {
 	until = min(until, l.timers.next())
+	if l.owed() {
+		until = Past
+	}
 	blocking = until > l.now && l.fallAsleep()
 	if blocking {
 		l.counts.sleeps.add(1)
