@@ -9,13 +9,17 @@ LIMIT    ?= 0
 # Packages of make fuzz, such as FUZZ=./netproto.
 FUZZ     ?= ./...
 PERFARGS ?=
+# How long make soak runs, the seed of its plan (empty: a new one), and its other flags.
+MINUTES  ?= 10
+SEED     ?=
+SOAKARGS ?=
 BIN      := bin
 
 # Version stamping fails in a checkout that belongs to another user; nothing here needs it.
 export GOFLAGS ?= -buildvcs=false
 
 .DEFAULT_GOAL := help
-.PHONY: help build test demo fuzz perf cover clean
+.PHONY: help build test demo fuzz soak perf cover clean
 
 help: ## list the targets
 	@echo "targets:"
@@ -34,6 +38,10 @@ demo: ## serve a real file, get it in a second process, verify, print the table;
 fuzz: ## each fuzz target for FUZZTIME (10m); FUZZ=./netproto picks packages
 	@$(GO) build -o $(BIN)/summary ./test/summary
 	@$(BIN)/summary -time $(FUZZTIME) fuzz $(FUZZ)
+
+soak: ## real processes, random faults, race detector (needs gcc): MINUTES=10 SEED=1; SOAKARGS are passed on
+	CGO_ENABLED=1 $(GO) build -race -o $(BIN)/soak ./test/soak
+	@$(BIN)/soak -minutes $(MINUTES) -seed "$(SEED)" $(SOAKARGS)
 
 perf: ## measure against a raw loop in the same run; PERFARGS are passed on
 	$(GO) run ./perf/orbitbench $(PERFARGS)
