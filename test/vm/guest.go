@@ -19,13 +19,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-//go:embed net.sh
-var netScript []byte
+// The helper commands in the guest, and the script that sets its network up.
+var (
+	//go:embed net.sh
+	netScript []byte
+	//go:embed rail.sh
+	railScript []byte
+	//go:embed baseline.sh
+	baselineScript []byte
+)
 
-//go:embed rail.sh
-var railScript []byte
-
-// toolFolder holds the helper commands in the guest.
+// toolFolder holds the helper commands in the guest, on its PATH.
 const toolFolder = "/run/orbitte"
 
 // asInit is the life of the guest's first process. It never returns: the host ends QEMU.
@@ -187,8 +191,10 @@ func setUp(o orders) error {
 	if err := os.MkdirAll(toolFolder, 0o755); err != nil {
 		return err
 	}
-	if err := os.WriteFile(toolFolder+"/rail", railScript, 0o755); err != nil {
-		return err
+	for name, script := range map[string][]byte{"rail": railScript, "baseline": baselineScript} {
+		if err := os.WriteFile(filepath.Join(toolFolder, name), script, 0o755); err != nil {
+			return err
+		}
 	}
 	if err := unix.Sethostname([]byte("guest" + strconv.Itoa(o.Node))); err != nil {
 		return err
@@ -215,7 +221,7 @@ func runCommand(o orders, to *sender) int {
 	stderr := stream{to, frameStderr}
 	// The guest's PATH finds the program.
 	cmd := exec.Command("/usr/bin/env", append([]string{"--"}, o.Args...)...)
-	cmd.Dir, cmd.Env = o.Share, environment(o)
+	cmd.Dir, cmd.Env = o.Dir, environment(o)
 	cmd.Stdout, cmd.Stderr = stream{to, frameStdout}, stderr
 	cmd.WaitDelay = 2 * time.Second // children that outlive the command keep no run open
 	err := cmd.Run()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -139,6 +140,8 @@ func (g *guest) end(f frame) bool {
 	return true
 }
 
+func (m *machine) quiet() time.Duration { return cmp.Or(m.Quiet, quietMax) }
+
 // overdue ends a guest that has been silent for too long.
 func (g *guest) overdue(began time.Time) bool {
 	silent := time.Since(g.heard)
@@ -146,7 +149,7 @@ func (g *guest) overdue(began time.Time) bool {
 	case g.result.Boot == 0 && time.Since(began) > bootMax:
 		g.result.Ended = endHang
 		g.result.Detail = fmt.Sprintf("not ready %v after QEMU started", bootMax)
-	case g.result.Boot != 0 && silent > silenceMax:
+	case g.result.Boot != 0 && silent > g.machine.quiet():
 		g.result.Ended = endHang
 		g.result.Detail = fmt.Sprintf("no sign of the guest's user space for %.0f s", silent.Seconds())
 	default:
@@ -161,7 +164,7 @@ func (g *guest) stop(ctx context.Context) bool {
 	switch {
 	case !errors.Is(ctx.Err(), context.DeadlineExceeded):
 		g.result.Ended, g.result.Detail = endDied, "given up"
-	case silent > silenceSome:
+	case silent > min(quietAtEnd, g.machine.quiet()):
 		g.result.Ended = endHang
 		g.result.Detail = fmt.Sprintf("at the time limit of %v the guest's user space had been silent for %.0f s", g.machine.Limit, silent.Seconds())
 	default:

@@ -25,12 +25,15 @@ type machine struct {
 	Init   string        // path of this program, linked without C: the guest's first process
 	Net    string        // "two", "pair" or "none"
 	Wires  int           // of net two: veth pairs; of net pair: wires between the guests
-	Share  string        // absolute path of the folder that guests may write; the command's working folder
+	Share  string        // absolute path of the folder that guests may write
+	Dir    string        // absolute path of the command's working folder
 	Env    []string      // for the command, beside what the guest sets
 	Args   []string      // the command
 	Limit  time.Duration // wall time of the whole run, all boots included
 	Memory int           // MiB for each guest
 	CPUs   int
+	Append string        // more arguments for the guest's kernel
+	Quiet  time.Duration // a guest that is silent for longer has hung; 0: quietMax
 	Stdout io.Writer
 	Stderr io.Writer
 	Say    func(string) // remarks on the run
@@ -82,13 +85,14 @@ type orders struct {
 	Wires int
 	Node  int // 1 or 2
 	Share string
+	Dir   string
 	Env   []string
 	Args  []string
 }
 
 const (
-	silenceMax  = 45 * time.Second // without a beat a guest counts as hung; a loaded host delays beats by seconds
-	silenceSome = 10 * time.Second // at the time limit, such a silence is called a hang
+	quietMax    = 45 * time.Second // a loaded host delays a guest's beats by seconds
+	quietAtEnd  = 10 * time.Second // at the time limit, such a silence is called a hang
 	bootMax     = 90 * time.Second // a boot that takes longer counts as an early death
 	beatEvery   = time.Second
 	consoleKept = 64 << 10 // bytes of the guest's console
@@ -101,7 +105,7 @@ func (m *machine) run(ctx context.Context) ([]result, error) {
 	results, err := m.boot(ctx)
 	for _, r := range results {
 		if err == nil && ctx.Err() == nil && !r.started && r.Ended != endFailed && r.Ended != endExited {
-			m.Say(fmt.Sprintf("the guest died before it ran anything (%s: %s); booting once more", r.Ended, r.Detail))
+			m.Say(fmt.Sprintf("the guest died before it ran anything (%s: %s); booting once more\n%s", r.Ended, r.Detail, lastLines(r.Console, 40)))
 			results, err = m.boot(ctx)
 			for i := range results {
 				results[i].Boots = 2
@@ -203,7 +207,7 @@ func (m *machine) initrd(node int) (*os.File, error) {
 		if err != nil {
 			return err
 		}
-		text, err := json.Marshal(orders{m.Net, m.Wires, node, m.Share, m.Env, m.Args})
+		text, err := json.Marshal(orders{m.Net, m.Wires, node, m.Share, m.Dir, m.Env, m.Args})
 		if err != nil {
 			return err
 		}
@@ -232,7 +236,7 @@ func (m *machine) qemu(node int, initrd, agent *os.File, wires []*os.File) *exec
 	args := []string{
 		"-M", "pc", "-accel", accel, "-cpu", "max", "-smp", strconv.Itoa(m.CPUs), "-m", strconv.Itoa(m.Memory),
 		"-nodefaults", "-no-user-config", "-display", "none", "-monitor", "none", "-no-reboot",
-		"-kernel", m.Kernel.image, "-initrd", "/proc/self/fd/3", "-append", kernelArguments,
+		"-kernel", m.Kernel.image, "-initrd", "/proc/self/fd/3", "-append", kernelArguments + " " + m.Append,
 		"-chardev", "file,id=console,path=/proc/self/fd/1", "-serial", "chardev:console",
 		"-device", "virtio-serial-pci", "-chardev", "socket,id=agent,fd=4", "-device", "virtserialport,chardev=agent,name=agent",
 		"-virtfs", "local,path=/,mount_tag=root,security_model=none,multidevs=remap,readonly=on",

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const usage = `usage: vm run [options] -- COMMAND [ARG ...]   run a command of this machine in a guest
@@ -66,7 +69,8 @@ func newOptions(name string) *options {
 	o.StringVar(&o.kernel, "kernel", kernelDefault, "Debian's kernel: 6.12 or 6.1")
 	o.StringVar(&m.Net, "net", "two", "two: both ends of each wire in one guest; pair: two guests; none")
 	o.IntVar(&m.Wires, "wires", 1, "wires, 1 to 4; a wire has an RDMA device at each end")
-	o.StringVar(&m.Share, "share", ".", "folder that the guest may write, and where the command runs")
+	o.StringVar(&m.Share, "share", ".", "folder that the guest may write")
+	o.StringVar(&m.Dir, "dir", "", "working folder of the command (default: the share)")
 	o.DurationVar(&m.Limit, "limit", 2*time.Minute, "wall time of the run, boot included")
 	o.IntVar(&m.Memory, "memory", 512, "MiB for each guest")
 	o.IntVar(&m.CPUs, "cpus", 2, "processors of each guest")
@@ -87,14 +91,16 @@ func (o *options) prepareMachine(needs ...need) error {
 	if m.Net != "two" && m.Net != "pair" && m.Net != "none" {
 		return fmt.Errorf("-net %q: it is one of two, pair, none", m.Net)
 	}
-	share, err := filepath.Abs(m.Share)
-	if err != nil {
+	var err error
+	if m.Share, err = realPath(m.Share); err != nil {
 		return err
 	}
-	if share, err = filepath.EvalSymlinks(share); err != nil {
+	if m.Dir, err = realPath(cmp.Or(m.Dir, m.Share)); err != nil {
 		return err
 	}
-	m.Share = share
+	if own := hiddenIn(m.Dir, m.Share); own != "" {
+		return fmt.Errorf("-dir %s: the guest has a %s of its own; let -share hold it", m.Dir, own)
+	}
 	if m.Init, err = os.Executable(); err != nil {
 		return err
 	}
@@ -109,16 +115,21 @@ func (o *options) prepareMachine(needs ...need) error {
 	return err
 }
 
+func realPath(name string) (string, error) {
+	path, err := filepath.Abs(name)
+	if err != nil {
+		return "", err
+	}
+	return filepath.EvalSymlinks(path)
+}
+
 // program makes a path to a program absolute and refuses one that the guest cannot see.
 func (m *machine) program(name string) (string, error) {
 	if !strings.Contains(name, "/") {
 		return name, nil // looked up in the guest
 	}
-	path, err := filepath.Abs(name)
+	path, err := realPath(name)
 	if err != nil {
-		return "", err
-	}
-	if path, err = filepath.EvalSymlinks(path); err != nil {
 		return "", err
 	}
 	if own := hiddenIn(path, m.Share); own != "" {
@@ -129,7 +140,13 @@ func (m *machine) program(name string) (string, error) {
 
 func run(ctx context.Context, args []string) (int, error) {
 	o := newOptions("run")
+	withParent := o.Bool("with-parent", false, "end the run when the process that started it ends")
 	_ = o.Parse(args) // it exits by itself
+	if *withParent {
+		if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGTERM), 0, 0, 0); err != nil {
+			return 1, err
+		}
+	}
 	if o.NArg() == 0 {
 		return 2, errors.New("run: no command; put -- before it")
 	}

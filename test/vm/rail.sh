@@ -12,26 +12,28 @@ set -eu
 
 netdev() { cat "/sys/class/infiniband/$1/ports/1/gid_attrs/ndevs/0"; }
 
-# gid: ADDRESS as the 32 digits of a GID.
-digits() {
-	case $1 in
-	*:*) echo "$1" | awk -F: '{ for (i = NF; i > 0 && $i != ""; i--) n++
-		for (i = 1; i <= NF && $i != ""; i++) head = head sprintf("%4s", $i)
-		tail = ""; for (j = i + 1; j <= NF; j++) tail = tail sprintf("%4s", $j)
-		pad = ""; while (length(head pad tail) < 32) pad = pad "0000"
-		line = head pad tail; gsub(/ /, "0", line); print line }' ;;
-	*) echo "$1" | awk -F. '{ printf "00000000000000000000ffff%02x%02x%02x%02x\n", $1, $2, $3, $4 }' ;;
-	esac
+# spelled writes an address as sysfs writes a GID: eight groups of four digits.
+spelled() {
+	echo "$1" | awk -F: '
+		/\./ { split($0, n, "."); printf "0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x\n", n[1], n[2], n[3], n[4]; next }
+		{
+			for (i = 1; i <= NF; i++) {
+				if ($i != "") { line = line ":" sprintf("%4s", $i); continue }
+				if (!wide++) for (j = NF; j <= 8; j++) line = line ":0000"
+			}
+			gsub(/ /, "0", line)
+			print substr(line, 2)
+		}'
 }
 
+# gid reads the table in one go: it has 1024 places.
 gid() {
-	want=$(digits "$2")
-	for file in /sys/class/infiniband/"$1"/ports/1/gids/*; do
+	for file in $(grep -lsx "$(spelled "$2")" /sys/class/infiniband/"$1"/ports/1/gids/*); do
 		index=${file##*/}
-		[ "$(tr -d : <"$file")" = "$want" ] || continue
-		[ "$(cat "/sys/class/infiniband/$1/ports/1/gid_attrs/types/$index")" = "RoCE v2" ] || continue
-		echo "$index"
-		return
+		if [ "$(cat "/sys/class/infiniband/$1/ports/1/gid_attrs/types/$index")" = "RoCE v2" ]; then
+			echo "$index"
+			return
+		fi
 	done
 	echo "rail: $1 has no RoCE v2 GID $2" >&2
 	return 1
@@ -41,14 +43,15 @@ gid() {
 count() {
 	{
 		echo "table inet rail {"
-		for port in "$@"; do echo "counter tcp_$port {}"; done
-		echo "counter tcp {}; counter roce {}"
-		echo "chain output { type filter hook output priority 0;"
-		echo "meta l4proto tcp counter name tcp; udp dport 4791 counter name roce;"
-		for port in "$@"; do
-			echo "tcp sport $port counter name tcp_$port; tcp dport $port counter name tcp_$port;"
+		for name in all_tcp roce $(printf 'tcp_%s ' "$@"); do
+			[ "$name" = tcp_ ] || printf 'counter %s {\n}\n' "$name"
 		done
-		echo "} }"
+		printf 'chain output {\ntype filter hook output priority 0\n'
+		printf 'meta l4proto tcp counter name all_tcp\nudp dport 4791 counter name roce\n'
+		for port in "$@"; do
+			printf 'tcp sport %s counter name tcp_%s\ntcp dport %s counter name tcp_%s\n' "$port" "$port" "$port" "$port"
+		done
+		printf '}\n}\n'
 	} | nft -f -
 }
 
