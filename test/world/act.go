@@ -1,0 +1,344 @@
+package world
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/orbitte/orbitte"
+	"github.com/orbitte/orbitte/netproto"
+	"github.com/orbitte/orbitte/test/faults"
+)
+
+// Outcomes of actions that do nothing.
+const (
+	absent = "absent" // an object does not exist, or is gone, or the name is taken
+	busy   = "busy"   // another call waits in this life, or a request in flight uses the range
+	begun  = "begun"  // a call that waits; its end is told later
+)
+
+type deed func(*run, faults.Action) string
+
+var deeds map[faults.Kind]deed
+
+func init() { // the table is read by functions that it lists
+	deeds = map[faults.Kind]deed{
+		faults.Allocate: (*run).allocate, faults.FreeMemory: (*run).freeMemory, faults.Register: (*run).register,
+		faults.Unregister: (*run).unregister, faults.Fill: (*run).fill, faults.OpenSegment: (*run).openSegment,
+		faults.Refresh: (*run).refresh, faults.CloseSegment: (*run).closeSegment, faults.Transfer: (*run).transfer,
+		faults.Submit: (*run).submit, faults.Cancel: (*run).cancel, faults.FreeBatch: (*run).freeBatch,
+		faults.RetryNotes: (*run).retryNotes, faults.Notify: (*run).notify, faults.Receive: (*run).receive,
+		faults.CloseSource: (*run).closeSource, faults.CloseRequester: (*run).closeRequester, faults.Close: (*run).close,
+		faults.Start: (*run).startAgain,
+
+		faults.Kill: (*run).kill, faults.Stop: (*run).stop, faults.Continue: (*run).goOn, faults.Reset: (*run).reset,
+		faults.ResetAfter: (*run).resetAfter, faults.HalfClose: (*run).halfClose, faults.Stall: (*run).stall,
+		faults.BlackHole: (*run).blackHole, faults.Delay: (*run).delay, faults.FailAccepts: (*run).failAccepts,
+		faults.FailConnects: (*run).failConnects, faults.FailOpens: (*run).failOpens, faults.HangConnects: (*run).hangConnects,
+		faults.LimitDescriptors: (*run).limitDescriptors, faults.StepWall: (*run).stepWall, faults.Advance: (*run).advance,
+	}
+}
+
+// act carries out one action, or finds that it has no object.
+func (r *run) act(a faults.Action) {
+	result := deeds[a.Kind](r, a)
+	r.tell("%v => %s", a, result)
+	r.count("%v: %s", a.Kind, result)
+	if result != absent && result != busy {
+		kind := "action"
+		if a.Kind.IsFault() {
+			kind = "fault"
+		}
+		r.count("%s %v", kind, a.Kind)
+	}
+}
+
+// life is the open life that the action names, or nil.
+func (r *run) life(a faults.Action, p faults.Param) *life {
+	if i := a.Int(p); i < len(r.slots) {
+		return r.slots[i].current()
+	}
+	return nil
+}
+
+// idle is like life, for a call that waits: only one may wait in a life at a time.
+func (r *run) idle(l *life) string {
+	switch {
+	case l == nil || !l.alive():
+		return absent
+	case l.caller != nil:
+		return busy
+	}
+	return ""
+}
+
+func (r *run) allocate(a faults.Action) string {
+	l, length := r.life(a, faults.EngineOf), a.Int(faults.Length)
+	if l == nil || r.memories[a.Int(faults.Memory)] != nil || length <= 0 || length > memoryBytesMax {
+		return absent
+	}
+	m := &memory{name: a.Int(faults.Memory), life: l}
+	var err error
+	if a.Bool(faults.Adopted) {
+		m.object, err = orbitte.Adopt(make([]byte, length))
+	} else {
+		m.object, err = orbitte.Allocate(length)
+	}
+	if err != nil {
+		return class(err)
+	}
+	m.data = m.object.Bytes()
+	fill(m.data, uint64(m.name)<<32|1)
+	m.shadow = append([]byte(nil), m.data...)
+	l.memories = append(l.memories, m)
+	r.memories[m.name] = m
+	return "ok"
+}
+
+// memoryBytesMax bounds one memory object of a script.
+const memoryBytesMax = 4 << 20
+
+// memory is an object that can still be named.
+func (r *run) memory(name int) *memory {
+	if m := r.memories[name]; m != nil && !m.closed {
+		return m
+	}
+	return nil
+}
+
+// freeMemory closes a memory object that no request in flight names; registrations may keep it alive.
+func (r *run) freeMemory(a faults.Action) string {
+	m := r.memory(a.Int(faults.Memory))
+	switch {
+	case m == nil || !m.life.alive():
+		return absent
+	case len(m.targets)+len(m.sources) > 0:
+		return busy
+	}
+	for _, g := range m.life.ranges {
+		if g.memory == m && !g.gone {
+			return busy
+		}
+	}
+	m.closed = true
+	return class(m.object.Close())
+}
+
+func (r *run) register(a faults.Action) string {
+	l, m := r.life(a, faults.EngineOf), r.memory(a.Int(faults.Memory))
+	if l == nil || m == nil || m.life != l || r.registrations[a.Int(faults.Registration)] != nil {
+		return absent
+	}
+	handle, err := l.engine.Register(m.object, uint64(a.Get(faults.Offset)), uint64(a.Get(faults.Length)), netproto.Permission(a.Get(faults.Permission)))
+	if err != nil {
+		return class(err)
+	}
+	g := &registration{name: a.Int(faults.Registration), life: l, handle: handle, memory: m}
+	r.registrations[g.name] = g
+	l.ranges = append(l.ranges, g)
+	return "ok"
+}
+
+func (r *run) unregister(a faults.Action) string {
+	g := r.registrations[a.Int(faults.Registration)]
+	if g == nil || g.gone {
+		return absent
+	}
+	if why := r.idle(g.life); why != "" {
+		return why
+	}
+	ctx := r.newLease(a.Duration(faults.Deadline))
+	g.life.call("unregister", ctx, func() {
+		err := g.life.engine.Unregister(ctx, g.handle)
+		g.gone = g.gone || err == nil
+		r.ended(g.life, "unregister", err)
+	})
+	return begun
+}
+
+// ended tells the end of a call that waits.
+func (r *run) ended(l *life, what string, err error) {
+	r.tell("%v %s => %s", l, what, class(err))
+	r.count("%s: %s", what, class(err))
+}
+
+// fill is the program's own write into its memory. It keeps away from ranges that a socket may be reading or
+// writing at the moment; those who stage take the whole content of one moment.
+func (r *run) fill(a faults.Action) string {
+	m := r.memory(a.Int(faults.Memory))
+	at, length := a.Int(faults.Offset), a.Int(faults.Length)
+	if m == nil || !m.life.alive() || at+length > len(m.data) {
+		return absent
+	}
+	if m.busy(at, length, true) {
+		return busy
+	}
+	m.write(at, length, uint64(a.Get(faults.Stamp)))
+	return "ok"
+}
+
+func (r *run) openSegment(a faults.Action) string {
+	l := r.life(a, faults.EngineOf)
+	if peer := a.Int(faults.Peer); peer >= len(r.slots) || len(r.slots[peer].lives) == 0 || r.segments[a.Int(faults.Segment)] != nil {
+		return absent
+	}
+	if why := r.idle(l); why != "" {
+		return why
+	}
+	lives := r.slots[a.Int(faults.Peer)].lives
+	peer := lives[len(lives)-1]
+	if a.Bool(faults.Stale) {
+		if len(lives) < 2 {
+			return absent
+		}
+		peer = lives[len(lives)-2]
+	}
+	s := &segment{name: a.Int(faults.Segment), life: l, peer: peer}
+	r.segments[s.name] = s
+	s.gone = true // until it is open
+	ctx := r.newLease(a.Duration(faults.Deadline))
+	l.call("open-segment", ctx, func() {
+		alive := peer.alive()
+		handle, err := l.engine.OpenSegment(ctx, peer.slot.address.String(), peer.epoch)
+		if err == nil {
+			s.handle, s.gone = handle, false
+			l.segments = append(l.segments, s)
+		}
+		r.ended(l, "open-segment", err)
+		r.epoch(peer, alive, err)
+	})
+	return begun
+}
+
+// epoch checks a success, or a refusal, against who has the address.
+func (r *run) epoch(peer *life, alive bool, err error) {
+	switch {
+	case err == nil && !alive:
+		r.violate(OracleEpoch, "%v had ended, and was opened or asked with success", peer)
+	case class(err) == "stale-epoch" && peer.alive():
+		r.violate(OracleEpoch, "%v is alive, and was refused as stale", peer)
+	}
+}
+
+// segment is an open segment of an open life.
+func (r *run) segment(a faults.Action) *segment {
+	if s := r.segments[a.Int(faults.Segment)]; s != nil && !s.gone && s.life.alive() {
+		return s
+	}
+	return nil
+}
+
+func (r *run) refresh(a faults.Action) string {
+	s := r.segment(a)
+	if s == nil {
+		return absent
+	}
+	if why := r.idle(s.life); why != "" {
+		return why
+	}
+	ctx := r.newLease(a.Duration(faults.Deadline))
+	s.life.call("refresh", ctx, func() {
+		alive := s.peer.alive()
+		err := s.handle.Refresh(ctx)
+		r.ended(s.life, "refresh", err)
+		r.epoch(s.peer, alive, err)
+	})
+	return begun
+}
+
+func (r *run) closeSegment(a faults.Action) string {
+	s := r.segment(a)
+	if s == nil {
+		return absent
+	}
+	if why := r.idle(s.life); why != "" {
+		return why
+	}
+	ctx := r.newLease(a.Duration(faults.Deadline))
+	s.life.call("close-segment", ctx, func() {
+		err := s.life.engine.CloseSegment(ctx, s.handle)
+		s.gone = s.gone || err == nil
+		r.ended(s.life, "close-segment", err)
+	})
+	return begun
+}
+
+func (r *run) receive(a faults.Action) string {
+	l := r.life(a, faults.EngineOf)
+	if l == nil {
+		return absent
+	}
+	list := l.engine.ReceiveNotifications()
+	r.received(l, list)
+	if len(list) > 0 {
+		return "ok"
+	}
+	return "none"
+}
+
+func (r *run) closeSource(a faults.Action) string {
+	l := r.life(a, faults.EngineOf)
+	if why := r.idle(l); why != "" {
+		return why
+	}
+	ctx := r.newLease(a.Duration(faults.Deadline))
+	l.fenced = true
+	l.call("close-source", ctx, func() { r.ended(l, "close-source", l.engine.CloseSource(ctx)) })
+	return begun
+}
+
+func (r *run) closeRequester(a faults.Action) string {
+	l := r.life(a, faults.EngineOf)
+	if why := r.idle(l); why != "" {
+		return why
+	}
+	ctx := r.newLease(a.Duration(faults.Deadline))
+	l.call("close-requester", ctx, func() { r.ended(l, "close-requester", l.engine.CloseRequester(ctx)) })
+	return begun
+}
+
+func (r *run) close(a faults.Action) string {
+	l := r.life(a, faults.EngineOf)
+	if why := r.idle(l); why != "" {
+		return why
+	}
+	l.fenced = true
+	ctx := r.newLease(0)
+	l.call("close", ctx, func() {
+		err := l.engine.Close(ctx)
+		r.ended(l, "close", err)
+		r.afterClose(l, err)
+	})
+	return begun
+}
+
+// afterClose checks a closed engine: what it owned is gone, what is the program's stays.
+func (r *run) afterClose(l *life, err error) {
+	if err != nil {
+		r.violate(OracleError, "%v: Close without a deadline failed: %v", l, err)
+		return
+	}
+	r.after(l)
+	for _, s := range l.open {
+		if !s.ended {
+			r.violate(OracleTerminal, "%v: Close returned before a submission has ended", l)
+		}
+	}
+	l.closed = true
+	l.task.Remove()
+	if n := l.process.Descriptors(); n > 0 {
+		r.violate(OracleLeft, "%v has %d descriptors open after Close", l, n)
+	}
+}
+
+func (r *run) startAgain(a faults.Action) string {
+	i := a.Int(faults.EngineOf)
+	if i >= len(r.slots) || r.slots[i].current() != nil || len(r.slots[i].lives) >= 255 {
+		return absent
+	}
+	return class(r.start(r.slots[i]))
+}
+
+// noteText is what a notification with this name says: it tells whose it is.
+func noteText(name, size int) orbitte.Notification {
+	return orbitte.Notification{Name: fmt.Sprintf("note %d", name), Message: strings.Repeat("m", min(size, 128<<10))}
+}

@@ -1,0 +1,19 @@
+// Package world runs several unmodified engines in one goroutine on a simulated kernel, under a virtual clock, with
+// a seeded network and faults, and holds every step against a model. What a real program runs is what is simulated:
+// only the public API is called, and only Config's doors for simulations (OpenKernel, Epoch) are used.
+//
+// A run owns its world, engines and memory objects; everything is given back before Run returns, except what killed
+// engines cannot give back, since nobody proves for them that their memory is quiet. Calls that wait are
+// coroutines: they run in their engine's steps only, one at a time in each engine.
+//
+// It may import anything. Beside the engines' public API it looks at simkernel's connections and at the
+// operations that engines submit to their kernels, and counts segments.Mappings.
+//
+// A script goes through it so:
+//
+//	seed ──Generate──▶ faults.Script ──Run──▶ played ──▶ healed, drained ──▶ all closed ──▶ Result
+//	                                            └──an oracle is violated──▶ abandoned ──────▲
+//
+// The same script gives the same history, byte by byte. It relies on context.AfterFunc for contexts that have
+// an AfterFunc method of their own, on iter.Pull, and on a process in which nothing else starts goroutines.
+package world

@@ -1,0 +1,80 @@
+package world
+
+import (
+	"iter"
+
+	"github.com/orbitte/orbitte/reactor"
+	"github.com/orbitte/orbitte/reactor/simkernel"
+)
+
+// door is one lane's kernel as the engine sees it: the twin, and a place where a call that waits steps aside
+// so that the rest of the world goes on.
+type door struct {
+	*simkernel.Kernel
+	life *life
+	tap  tap
+}
+
+// Poll (reactor.Kernel). In a waiting call it hands the turn back to the world after work and before it
+// would block.
+func (d *door) Poll(out []reactor.Completion, until reactor.Instant) int {
+	n := d.Kernel.Poll(out, until)
+	d.tap.completed(out[:n])
+	if c := d.life.caller; c != nil && c.running && (n > 0 || until > d.Now()) {
+		c.aside(n > 0)
+	}
+	return n
+}
+
+// Submit (reactor.Kernel).
+func (d *door) Submit(o *reactor.Operation) {
+	d.tap.submitted(o)
+	d.Kernel.Submit(o)
+}
+
+// abandoned unwinds a waiting call whose process was killed.
+type abandoned struct{}
+
+// caller is one call that waits, such as SubmitAndWait: a coroutine that runs only inside its engine's step.
+//
+//	running ──Poll would block, or had work──▶ aside ──the engine's next step──▶ running
+//	   └──returned──▶ over                       └──the process is killed──▶ over
+type caller struct {
+	what    string
+	context *lease
+	running bool
+	next    func() (bool, bool)
+	stop    func()
+	yield   func(bool) bool
+	since   reactor.Instant
+}
+
+func newCaller(what string, since reactor.Instant, ctx *lease, do func()) *caller {
+	c := &caller{what: what, since: since, context: ctx}
+	c.next, c.stop = iter.Pull(func(yield func(bool) bool) {
+		defer func() {
+			if p := recover(); p != nil {
+				if _, ok := p.(abandoned); !ok {
+					panic(p)
+				}
+			}
+		}()
+		c.yield = yield
+		do()
+	})
+	return c
+}
+
+// resume lets the call go on; worked says whether it did anything, over whether it has returned.
+func (c *caller) resume() (worked, over bool) {
+	c.running = true
+	worked, more := c.next()
+	c.running = false
+	return worked || !more, !more
+}
+
+func (c *caller) aside(worked bool) {
+	if !c.yield(worked) {
+		panic(abandoned{})
+	}
+}

@@ -1,0 +1,304 @@
+package world
+
+import (
+	"bytes"
+	"slices"
+
+	"github.com/orbitte/orbitte"
+	"github.com/orbitte/orbitte/reactor"
+)
+
+// memory is one memory object of one life, and what the model says it holds.
+type memory struct {
+	name    int
+	life    *life
+	object  *orbitte.Memory
+	data    []byte // the object itself
+	shadow  []byte // as it was when last looked at
+	targets []*op  // that may change it: in flight, or of unknown effect
+	sources []*op  // in flight, whose bytes come from it
+	closed  bool
+}
+
+// op is one request of a submission in flight, or one whose effect is not known.
+type op struct {
+	number     uint64
+	submission *submission
+	index      int
+	write      bool
+	local      *memory
+	remote     *memory
+	from, to   *memory // source and destination of the bytes
+	fromAt     int
+	toAt       int
+	length     int
+	direct     bool // the destination is placed directly: it may change in parts
+	legal      [][]byte
+	matched    bool // the destination held one of the legal contents whole at some moment since submission
+	touched    bool // a change was seen that nothing but this op explains
+	certain    bool // touched, and the change had no second explanation
+	over       bool // its end was told
+}
+
+// submission is one call that moves bytes, synchronous or not.
+type submission struct {
+	life     *life
+	batch    *orbitte.Batch // nil: synchronous
+	name     int            // of the batch
+	ops      []*op
+	note     *note
+	deadline reactor.Instant
+	within   reactor.Instant // when it must have succeeded; 0: no such promise
+	started  reactor.Instant
+	bytes    uint64
+	ended    bool
+	freed    bool
+	steps    int // of its engine since the deadline
+}
+
+// start takes the content of the sources and looks at the destinations.
+func (o *op) start() {
+	o.from.sources = append(o.from.sources, o)
+	o.to.targets = append(o.to.targets, o)
+	o.observe()
+}
+
+// observe adds what the source holds now to the legal contents.
+func (o *op) observe() {
+	now := o.from.shadow[o.fromAt : o.fromAt+o.length]
+	o.admit(now)
+}
+
+func (o *op) admit(content []byte) {
+	for _, known := range o.legal {
+		if bytes.Equal(known, content) {
+			return
+		}
+	}
+	o.legal = append(o.legal, bytes.Clone(content))
+	o.look()
+}
+
+// look notes whether the destination holds a legal content.
+func (o *op) look() {
+	if o.matched {
+		return
+	}
+	held := o.to.shadow[o.toAt : o.toAt+o.length]
+	for _, content := range o.legal {
+		if bytes.Equal(held, content) {
+			o.matched = true
+			return
+		}
+	}
+}
+
+// leave ends what the op may do. One of unknown effect goes on as a target with what was legal until now.
+func (o *op) leave(unknown bool) {
+	o.over = true
+	o.from.sources = without(o.from.sources, o)
+	if !unknown {
+		o.to.targets = without(o.to.targets, o)
+	}
+}
+
+func without(list []*op, o *op) []*op {
+	if i := slices.Index(list, o); i >= 0 {
+		return slices.Delete(list, i, i+1)
+	}
+	return list
+}
+
+func (o *op) overlaps(first, end int) bool { return o.toAt < end && first < o.toAt+o.length }
+
+// change compares a memory with the model and explains what is different. The answer is the first byte that
+// nothing explains, or -1.
+func (m *memory) change() int {
+	if bytes.Equal(m.data, m.shadow) {
+		return -1
+	}
+	open := make([]bool, len(m.data)) // changed and not explained yet
+	first, end := len(m.data), 0
+	for i := range m.data {
+		if m.data[i] != m.shadow[i] {
+			open[i] = true
+			first, end = min(first, i), i+1
+		}
+	}
+	done := m.peel(open)
+	for i := first; i < end; i++ {
+		if open[i] {
+			return i
+		}
+	}
+	m.settle(done)
+	return -1
+}
+
+// peel takes the changes apart, the last one first: an op whose legal content stands whole where it belongs,
+// except where a later one has changed it, explains its bytes. Taking one that fits never hinders another.
+func (m *memory) peel(open []bool) (done []*op) {
+	free := make([]bool, len(open)) // explained: whatever stood there before is hidden
+	for again := true; again; {
+		again = false
+		for _, o := range m.targets {
+			if slices.Contains(done, o) || !o.explains(m, open, free) {
+				continue
+			}
+			o.touched = true
+			o.certain = !m.second(o, open, free)
+			for i := o.toAt; i < o.toAt+o.length; i++ {
+				if open[i] || !o.direct {
+					open[i], free[i] = false, true
+				}
+			}
+			done, again = append(done, o), true
+		}
+	}
+	return done
+}
+
+// second is true exactly when another op explains what o explains.
+func (m *memory) second(o *op, open, free []bool) bool {
+	for _, other := range m.targets {
+		if other != o && other.explains(m, open, free) {
+			return true
+		}
+	}
+	return false
+}
+
+// explains says whether an open change is the op's: its range holds a legal content, whole if the range is placed
+// at once, and up to the last change if it is placed directly.
+func (o *op) explains(m *memory, open, free []bool) bool {
+	last := -1
+	for i := o.toAt; i < o.toAt+o.length; i++ {
+		if open[i] {
+			last = i - o.toAt
+		}
+	}
+	if last < 0 {
+		return false
+	}
+	end := o.length
+	if o.direct {
+		end = last + 1
+	}
+	for _, content := range o.legal {
+		fits := true
+		for i := 0; i < end; i++ {
+			if content[i] != m.data[o.toAt+i] && !free[o.toAt+i] {
+				fits = false
+				break
+			}
+		}
+		if fits {
+			return true
+		}
+	}
+	return false
+}
+
+// settle makes the new content the model's. Several changes of one step may have been seen one by one by those
+// who read from this memory in the same step.
+func (m *memory) settle(done []*op) {
+	if len(done) > 1 {
+		m.between(done)
+	}
+	copy(m.shadow, m.data)
+	for _, o := range m.targets {
+		o.look()
+	}
+	for _, o := range m.sources {
+		o.observe()
+	}
+}
+
+// between shows the readers of a memory what it may have held inside the step: after each change alone, and after
+// the changes in their order.
+func (m *memory) between(done []*op) {
+	before := bytes.Clone(m.shadow)
+	forward := bytes.Clone(m.shadow)
+	show := func(whole []byte) {
+		copy(m.shadow, whole)
+		for _, o := range m.sources {
+			o.observe()
+		}
+		for _, o := range m.targets {
+			o.look()
+		}
+	}
+	for _, o := range slices.Backward(done) {
+		for _, content := range o.legal {
+			alone := bytes.Clone(before)
+			copy(alone[o.toAt:], content)
+			show(alone)
+			copy(forward[o.toAt:], content)
+			show(forward)
+		}
+	}
+	copy(m.shadow, before)
+}
+
+// busy is true exactly when an op in flight reads or writes a part of the range.
+func (m *memory) busy(at, length int, reads bool) bool {
+	for _, o := range m.targets {
+		if o.overlaps(at, at+length) {
+			return true
+		}
+	}
+	if !reads {
+		return false
+	}
+	for _, o := range m.sources {
+		if o.fromAt < at+length && at < o.fromAt+o.length {
+			return true
+		}
+	}
+	return false
+}
+
+// write is the program's own access: model and memory change together.
+func (m *memory) write(at, length int, stamp uint64) {
+	fill(m.data[at:at+length], stamp)
+	m.settle(nil)
+}
+
+// fill writes bytes that depend on the stamp and on their place, so that a part of them tells whose they are.
+func fill(b []byte, stamp uint64) {
+	state := stamp*0x9e3779b97f4a7c15 + 0x6a09e667f3bcc909
+	for i := range b {
+		if i%8 == 0 {
+			state ^= state >> 30
+			state *= 0xbf58476d1ce4e5b9
+			state ^= state >> 27
+			state *= 0x94d049bb133111eb
+			state ^= state >> 31
+		}
+		b[i] = byte(state >> (i % 8 * 8))
+	}
+}
+
+// note is one notification and its fate.
+type note struct {
+	name       int
+	from       *life
+	to         []*life
+	text       orbitte.Notification
+	submission *submission // whose data it follows; nil: none
+	started    int         // place in the run's order of starts and ends
+	delivered  int         // the same, of the receipt; 0: none
+	status     orbitte.NotificationStatus
+	effect     orbitte.Effect
+	ended      bool
+	wasNone    bool // the first attempt had no effect
+	received   map[*life]int
+}
+
+// held is what the submission certainly has charged: while a notification is under way its requests may have ended.
+func (s *submission) held() uint64 {
+	if s.note != nil {
+		return uint64(len(s.note.text.Name) + len(s.note.text.Message))
+	}
+	return s.bytes
+}

@@ -1,0 +1,317 @@
+package world
+
+import (
+	"fmt"
+	"net/netip"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/orbitte/orbitte"
+	"github.com/orbitte/orbitte/reactor"
+	"github.com/orbitte/orbitte/reactor/simkernel"
+	"github.com/orbitte/orbitte/segments"
+	"github.com/orbitte/orbitte/test/faults"
+)
+
+// Options of Run.
+type Options struct {
+	// Quiet keeps no history; counts and oracles stay.
+	Quiet bool
+}
+
+// Violation is the first thing that should not have happened.
+type Violation struct {
+	Oracle string // which of the Oracle names
+	Turn   int
+	What   string
+}
+
+func (v *Violation) Error() string { return fmt.Sprintf("%s in turn %d: %s", v.Oracle, v.Turn, v.What) }
+
+// Result of a run.
+type Result struct {
+	Script    faults.Script
+	History   string // one line per event
+	Violation *Violation
+	Counts    map[string]int // "action transfer", "fault kill", "transfer: ok", …: how often
+	Turns     int            // rounds of the world, the drain included
+	Requests  int            // READs and WRITEs that engines accepted
+	Elapsed   time.Duration  // on the virtual clock
+}
+
+// run is one world in progress.
+type run struct {
+	script        faults.Script
+	options       Options
+	net           *simkernel.World
+	begin         reactor.Instant
+	slots         []*slot
+	lives         []*life
+	memories      map[int]*memory
+	registrations map[int]*registration
+	segments      map[int]*segment
+	batches       map[int]*submission
+	notes         map[int]*note
+	sent          []*note // the same, in their order
+	stalled       []stalled
+	turn          int
+	order         int    // of starts and ends of notifications
+	operations    uint64 // requests so far
+	history       strings.Builder
+	counts        map[string]int
+	violation     *Violation
+	requests      int
+	residents     int64 // memory objects of the process before the run
+}
+
+// slot is one address, on which one life follows the other.
+type slot struct {
+	number  int
+	host    netip.Addr
+	address netip.AddrPort
+	config  faults.Action
+	lives   []*life
+	process *simkernel.Process // of the last life
+}
+
+// life is one engine from its start to its end.
+//
+//	open ──Close──▶ closed          stopped: open, but its steps are not run
+//	  └──────Kill──▶ killed
+type life struct {
+	run      *run
+	slot     *slot
+	number   int
+	process  *simkernel.Process
+	engine   *orbitte.Engine
+	doors    []*door
+	task     *simkernel.Task
+	caller   *caller
+	epoch    orbitte.Epoch
+	direct   bool
+	memories []*memory
+	ranges   []*registration
+	segments []*segment
+	open     []*submission // not ended, or not freed
+	inbound  []*note
+	fenced   bool // CloseSource was called
+	stopped  bool
+	closed   bool
+	killed   bool
+	steps    int
+}
+
+type registration struct {
+	name   int
+	life   *life
+	handle *orbitte.Registration
+	memory *memory
+	gone   bool
+}
+
+type segment struct {
+	name   int
+	life   *life
+	handle *orbitte.Segment
+	peer   *life // whose epoch it has
+	gone   bool
+}
+
+type stalled struct {
+	connection *simkernel.Connection
+	direction  simkernel.Direction
+}
+
+// port is where every engine listens.
+const port = 7000
+
+// Run plays a script and holds every step against the oracles. The same script gives the same history to the
+// byte. It must not run beside another Run, or beside anything that starts goroutines, in the same process.
+func Run(s faults.Script, o Options) *Result {
+	r := newRun(s, o)
+	r.guard(r.play)
+	if r.violation == nil {
+		r.guard(r.finish)
+	}
+	r.abandon()
+	return &Result{
+		Script: s, History: r.history.String(), Violation: r.violation, Counts: r.counts, Turns: r.turn,
+		Requests: r.requests, Elapsed: time.Duration(r.net.Now() - r.begin),
+	}
+}
+
+func newRun(s faults.Script, o Options) *run {
+	w := s.World
+	r := &run{
+		script: s, options: o, counts: map[string]int{}, memories: map[int]*memory{}, registrations: map[int]*registration{},
+		segments: map[int]*segment{}, batches: map[int]*submission{}, notes: map[int]*note{},
+		net: simkernel.NewWorld(uint64(w.Get(faults.Seed)), simkernel.WorldOptions{
+			DelayMin: w.Duration(faults.DelayMin), DelayMax: w.Duration(faults.DelayMax), ChopReceive: w.Int(faults.ChopReceive),
+			ChopSend: w.Int(faults.ChopSend), Buffer: w.Int(faults.Buffer), Descriptors: w.Int(faults.Descriptors),
+			EphemeralPorts: w.Int(faults.Ports), CallCost: w.Duration(faults.CallCost),
+		}),
+	}
+	r.begin = r.net.Now()
+	r.residents, _ = segments.Mappings()
+	for i := range w.Int(faults.Engines) {
+		host := netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})
+		r.slots = append(r.slots, &slot{number: i, host: host, address: netip.AddrPortFrom(host, port), config: faults.New(faults.Engine)})
+	}
+	for _, e := range s.Engines {
+		r.slots[e.Int(faults.Number)].config = e
+	}
+	return r
+}
+
+// guard turns a panic of engines or twins into a violation.
+func (r *run) guard(do func()) {
+	defer func() {
+		if p := recover(); p != nil {
+			r.violate(OraclePanic, "%v\n%s", p, debug.Stack())
+		}
+	}()
+	do()
+}
+
+func (r *run) play() {
+	for _, s := range r.slots {
+		r.start(s)
+	}
+	lines := r.script.Lines
+	for turns := r.script.Turns(); r.violation == nil && (len(lines) > 0 || r.turn < turns); {
+		for len(lines) > 0 && lines[0].Turn <= r.turn && r.violation == nil {
+			r.act(lines[0].Action)
+			lines = lines[1:]
+		}
+		r.round()
+	}
+}
+
+// round is one turn of the world.
+func (r *run) round() bool {
+	r.turn++
+	went := r.net.Step()
+	if r.turn%sampleEvery == 0 {
+		for _, l := range r.lives {
+			r.sample(l)
+		}
+	}
+	return went
+}
+
+// start opens the next life of a slot.
+func (r *run) start(s *slot) error {
+	l := &life{run: r, slot: s, number: len(s.lives), direct: s.config.Get(faults.Placement) == 1}
+	name := fmt.Sprintf("e%d.%d", s.number, l.number)
+	l.process = r.net.Process(name, s.host)
+	l.epoch = orbitte.Epoch{0: 0xe0, 13: byte(s.number), 14: byte(l.number >> 8), 15: byte(l.number)}
+	engine, err := orbitte.Open(l.config())
+	if err != nil {
+		l.process.Kill() // nothing may be left, and what is left is found
+		return err
+	}
+	l.engine = engine
+	s.lives, s.process, r.lives = append(s.lives, l), l.process, append(r.lives, l)
+	kernels := make([]*simkernel.Kernel, len(l.doors))
+	for i, d := range l.doors {
+		kernels[i] = d.Kernel
+	}
+	l.task = r.net.AddFor(func() bool { return r.step(l) }, kernels...)
+	return nil
+}
+
+// config is the engine's; what would follow the real clock, or the machine, is fixed.
+func (l *life) config() orbitte.Config {
+	c := l.slot.config
+	limits := orbitte.Limits{
+		Registrations: c.Int(faults.Registrations), RegisteredBytes: uint64(c.Get(faults.RegisteredBytes)), BatchRequests: c.Int(faults.BatchRequests),
+		Batches: c.Int(faults.Batches), BatchSlots: c.Int(faults.BatchSlots), Submissions: c.Int(faults.Submissions),
+		SubmittedBytes: uint64(c.Get(faults.SubmittedBytes)), PayloadBytes: uint64(c.Get(faults.PayloadBytes)), SourceHandlers: c.Int(faults.Handlers),
+		SourceQueue: c.Int(faults.Queue), PeerSegments: c.Int(faults.PeerSegments), Notifications: c.Int(faults.Notifications),
+		NotificationQueue: uint64(c.Get(faults.NotificationQueue)), NotificationBytes: uint64(c.Get(faults.NotificationBytes)),
+	}
+	return orbitte.Config{
+		Bind: l.slot.address.String(), Lanes: max(1, c.Int(faults.Lanes)), Progress: orbitte.Manual, Limits: limits,
+		TCPHostMemory:    orbitte.Placement(c.Get(faults.Placement)),
+		TCPNotifications: orbitte.Switch(c.Get(faults.TCPNotes)), NotificationRPCFallback: orbitte.Switch(c.Get(faults.RPCNotes)),
+		RequestTimeout: c.Duration(faults.RequestTimeout), SourceTimeout: c.Duration(faults.SourceTimeout),
+		IdleTimeout: c.Duration(faults.IdleTimeout), KeepaliveIdle: c.Duration(faults.KeepaliveIdle), UserTimeout: c.Duration(faults.UserTimeout),
+		QuiesceTimeout: time.Hour, // the engine measures it by the real clock: never, here
+		Epoch:          l.epoch,
+		OpenKernel: func(int) (reactor.Kernel, error) {
+			d := &door{Kernel: l.process.Kernel(), life: l}
+			d.tap.life = l
+			l.doors = append(l.doors, d)
+			return d, nil
+		},
+	}
+}
+
+// step is one step of one life: of the call that waits in it, or of its Progress.
+func (r *run) step(l *life) bool {
+	if l.stopped || l.closed || l.killed || r.violation != nil {
+		return false
+	}
+	l.steps++
+	worked := false
+	if l.caller != nil {
+		c := l.caller
+		var over bool
+		if worked, over = c.resume(); over {
+			l.caller = nil
+		}
+	} else {
+		worked = l.engine.Progress(time.Hour)
+	}
+	r.after(l)
+	return worked
+}
+
+// begin starts a call that waits. It runs from the life's next step on.
+func (l *life) call(what string, ctx *lease, do func()) {
+	l.caller = newCaller(what, l.run.net.Now(), ctx, do)
+	l.task.Ready()
+}
+
+// current is the slot's life that is open, or nil.
+func (s *slot) current() *life {
+	if n := len(s.lives); n > 0 && s.lives[n-1].alive() {
+		return s.lives[n-1]
+	}
+	return nil
+}
+
+func (l *life) alive() bool { return !l.closed && !l.killed }
+
+func (l *life) String() string { return fmt.Sprintf("e%d.%d", l.slot.number, l.number) }
+
+// tell writes a line of the history.
+func (r *run) tell(format string, args ...any) {
+	if r.options.Quiet {
+		return
+	}
+	fmt.Fprintf(&r.history, "%d %v ", r.turn, time.Duration(r.net.Now()-r.begin))
+	fmt.Fprintf(&r.history, format, args...)
+	r.history.WriteByte('\n')
+}
+
+func (r *run) count(format string, args ...any) { r.counts[fmt.Sprintf(format, args...)]++ }
+
+func (r *run) violate(oracle, format string, args ...any) {
+	if r.violation == nil {
+		r.violation = &Violation{oracle, r.turn, fmt.Sprintf(format, args...)}
+		first, _, _ := strings.Cut(r.violation.What, "\n")
+		r.tell("VIOLATION %s: %s", oracle, first)
+	}
+}
+
+// abandon ends what a broken run left: coroutines, and memory that nobody uses any more.
+func (r *run) abandon() {
+	for _, l := range r.lives {
+		if l.caller != nil {
+			r.guard(l.caller.stop)
+			l.caller = nil
+		}
+	}
+}
