@@ -64,6 +64,10 @@ func (t *Task) run() bool {
 	c.inside = false
 	if c.finished {
 		t.call = nil
+		return true
 	}
-	return worked || c.finished
+	if c.gaveWay && !t.rests() { // what f did since is for the loop to see before the clock moves
+		worked = t.step() || worked
+	}
+	return worked
 }

@@ -248,6 +248,14 @@ func TestCallsOfManyTasksWaitSideBySide(t *testing.T) {
 			for c.got < 1280 { // driven by the task's own function meanwhile
 				task.Pause()
 			}
+			posted, received := w.Now(), reactor.Instant(0)
+			_ = c.loop.Post(&reactor.Letter{}, recipient(func() { received = w.Now() }))
+			for received == 0 {
+				task.Pause()
+			}
+			if received > posted.After(time.Millisecond) {
+				t.Errorf("a letter that was posted before Pause came %v late", time.Duration(received-posted))
+			}
 			inside--
 			ended++
 		})
