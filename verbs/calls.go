@@ -246,7 +246,7 @@ const (
 // Transition moves a queue pair to a state. Only the fields of that state are read.
 type Transition struct {
 	To   PairState
-	Port uint8 // Init
+	Port uint8 // Init and ReadyToReceive: the address vector names it too
 
 	Access Access // Init: what a peer may do at all over this pair
 
@@ -272,6 +272,10 @@ type Transition struct {
 }
 
 // SendOperation is what one piece of send work does.
+//
+// BindWindow: the native library remembers a window's present key and names the window by it in the next bind. The
+// binding tells it the new key as soon as the bind is accepted. A window whose bind was accepted and did not complete
+// with success can therefore only be freed: its key is another one for the device than for the library.
 type SendOperation uint32
 
 const (
