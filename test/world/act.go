@@ -157,6 +157,9 @@ func (r *run) unregister(a faults.Action) string {
 
 // ended tells the end of a call that waits.
 func (r *run) ended(l *life, what string, err error) {
+	if l.killed {
+		return // the call is unwound long after
+	}
 	r.tell("%v %s => %s", l, what, class(err))
 	r.count("%s: %s", what, class(err))
 }
@@ -204,14 +207,15 @@ func (r *run) openSegment(a faults.Action) string {
 			l.segments = append(l.segments, s)
 		}
 		r.ended(l, "open-segment", err)
-		r.epoch(peer, alive, err)
+		r.epoch(l, peer, alive, err)
 	})
 	return begun
 }
 
 // epoch checks a success, or a refusal, against who has the address.
-func (r *run) epoch(peer *life, alive bool, err error) {
+func (r *run) epoch(l, peer *life, alive bool, err error) {
 	switch {
+	case l.killed:
 	case err == nil && !alive:
 		r.violate(OracleEpoch, "%v had ended, and was opened or asked with success", peer)
 	case class(err) == "stale-epoch" && peer.alive():
@@ -240,7 +244,7 @@ func (r *run) refresh(a faults.Action) string {
 		alive := s.peer.alive()
 		err := s.handle.Refresh(ctx)
 		r.ended(s.life, "refresh", err)
-		r.epoch(s.peer, alive, err)
+		r.epoch(s.life, s.peer, alive, err)
 	})
 	return begun
 }

@@ -26,10 +26,6 @@ func (r *run) kill(a faults.Action) string {
 	l.killed = true
 	l.process.Kill()
 	l.task.Remove()
-	if c := l.caller; c != nil {
-		l.caller = nil
-		c.stop()
-	}
 	for _, s := range l.open {
 		if s.ended {
 			continue

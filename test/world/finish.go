@@ -31,6 +31,9 @@ func (r *run) finish() {
 		return
 	}
 	for _, l := range r.lives {
+		if l.killed {
+			r.bury(l)
+		}
 		r.giveBack(l)
 	}
 	if r.violation != nil || !r.until("the end of all connections", func() bool { return len(r.net.Connections()) == 0 }) {
@@ -89,7 +92,7 @@ func (r *run) allClosed() bool {
 func (r *run) unfinished() string {
 	text := ""
 	for _, l := range r.lives {
-		if l.caller != nil {
+		if l.caller != nil && l.alive() {
 			text += l.String() + " waits in " + l.caller.what + "; "
 		}
 		for _, s := range l.open {
@@ -143,20 +146,18 @@ func (r *run) free(l *life) {
 func (r *run) giveBack(l *life) {
 	over := r.newLease(0)
 	over.end(context.Canceled) // nobody drives the lanes any more, so nothing may wait for them
-	if !l.killed {
-		r.free(l)
-	}
+	r.free(l)
 	for _, g := range l.ranges {
 		if g.gone {
 			continue
 		}
-		if err := l.engine.Unregister(over, g.handle); err != nil && !l.killed {
+		if err := l.engine.Unregister(over, g.handle); err != nil {
 			r.violate(OracleLeft, "%v: registration %d of a closed engine does not end: %v", l, g.name, err)
 		}
 		g.gone = true
 	}
 	r.received(l, l.engine.ReceiveNotifications())
-	if at := l.firstChange(); at != nil {
+	if at := l.firstChange(); at != nil && !l.killed {
 		r.violate(OracleBytes, "%v: memory %d changed after the end", l, at.name)
 	}
 	for _, m := range l.memories {
@@ -165,8 +166,23 @@ func (r *run) giveBack(l *life) {
 			m.object.Close()
 		}
 	}
-	if !l.killed {
-		r.drained(l)
+	r.drained(l)
+}
+
+// bury ends the engine of a killed process, so that its memory can be told from what is lost: its kernel says
+// that everything outstanding has failed. Nothing that the engine does now is seen by anybody.
+func (r *run) bury(l *life) {
+	for _, d := range l.doors {
+		d.ghost = true
+	}
+	if c := l.caller; c != nil {
+		l.caller = nil
+		for over := false; !over; {
+			_, over = c.resume()
+		}
+	}
+	if err := l.engine.Close(r.newLease(0)); err != nil {
+		r.violate(OracleLeft, "%v: the engine of a killed process does not end: %v", l, err)
 	}
 }
 

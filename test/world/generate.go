@@ -172,7 +172,7 @@ func (g *generator) setUp() {
 		for i := range g.slots {
 			g.open(i, (i+1+round)%len(g.slots))
 		}
-		g.turn += g.between(15, 40)
+		g.turn += g.between(30, 60)
 	}
 }
 

@@ -2,6 +2,7 @@ package world
 
 import (
 	"iter"
+	"time"
 
 	"github.com/orbitte/orbitte/reactor"
 	"github.com/orbitte/orbitte/reactor/simkernel"
@@ -11,13 +12,18 @@ import (
 // so that the rest of the world goes on.
 type door struct {
 	*simkernel.Kernel
-	life *life
-	tap  tap
+	life  *life
+	tap   tap
+	ghost bool          // the process was killed and is being buried, see bury
+	skew  time.Duration // how far a ghost's clock has run ahead
 }
 
 // Poll (reactor.Kernel). In a waiting call it hands the turn back to the world after work and before it
 // would block.
 func (d *door) Poll(out []reactor.Completion, until reactor.Instant) int {
+	if d.ghost {
+		return d.haunt(out, until)
+	}
 	n := d.Kernel.Poll(out, until)
 	d.tap.completed(out[:n])
 	if c := d.life.caller; c != nil && c.running && (n > 0 || until > d.Now()) {
@@ -30,6 +36,26 @@ func (d *door) Poll(out []reactor.Completion, until reactor.Instant) int {
 func (d *door) Submit(o *reactor.Operation) {
 	d.tap.submitted(o)
 	d.Kernel.Submit(o)
+}
+
+// haunt is the Poll of a ghost: whatever is outstanding has failed, and time passes as fast as anyone waits.
+func (d *door) haunt(out []reactor.Completion, until reactor.Instant) int {
+	n := d.tap.fail(out)
+	if n == 0 && until > d.Now() && until < reactor.Forever {
+		d.skew += time.Duration(until - d.Now())
+	}
+	return n
+}
+
+// Now (reactor.Clock).
+func (d *door) Now() reactor.Instant { return d.Kernel.Now().After(d.skew) }
+
+// Close (reactor.Kernel).
+func (d *door) Close(descriptor reactor.Descriptor) error {
+	if d.ghost {
+		return nil
+	}
+	return d.Kernel.Close(descriptor)
 }
 
 // abandoned unwinds a waiting call whose process was killed.

@@ -2,6 +2,7 @@ package world
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/orbitte/orbitte"
@@ -262,7 +263,7 @@ func (r *run) sample(l *life) {
 	}
 	var bytes, submissions, batches, slots int64
 	for _, s := range l.open {
-		if s.batch != nil {
+		if s.batch != nil && !s.freed {
 			batches++
 			slots += int64(len(s.ops))
 		}
@@ -297,27 +298,10 @@ func (r *run) drained(l *life) {
 	}
 }
 
-// nothingLeft counts the memory objects of the process: only killed engines may keep some.
+// nothingLeft counts the memory objects of the process, those of the engines' own buffers included.
 func (r *run) nothingLeft() {
-	killed := map[uint64]bool{}
-	for _, l := range r.lives {
-		if l.killed {
-			for _, m := range l.memories {
-				killed[m.object.Address()] = true
-			}
-		}
-	}
-	left := int64(0)
-	if now, _ := segments.Mappings(); now == r.residents {
-		return
-	}
-	for _, resident := range segments.Residents() {
-		if killed[resident.Address] {
-			left++
-		}
-	}
-	if now, _ := segments.Mappings(); now != r.residents+left {
-		r.violate(OracleLeft, "%d memory objects are left, %d of them by killed engines; before the run there were %d", now, left, r.residents)
+	if now, _ := segments.Mappings(); now != r.residents {
+		r.violate(OracleLeft, "%d memory objects are left; before the run there were %d%s", now, r.residents, r.keepers())
 	}
 	if n := len(r.net.Connections()); n > 0 {
 		r.violate(OracleLeft, "%d connections are left", n)
@@ -368,4 +352,18 @@ func class(err error) string {
 		}
 	}
 	return "foreign"
+}
+
+// keepers names whose memory has not ended.
+func (r *run) keepers() (text string) {
+	for _, resident := range segments.Residents() {
+		for _, l := range r.lives {
+			for _, m := range l.memories {
+				if m.object.Address() == resident.Address {
+					text += fmt.Sprintf("; %v memory %d", l, m.name)
+				}
+			}
+		}
+	}
+	return text
 }

@@ -56,6 +56,7 @@ type run struct {
 	sent          []*note // the same, in their order
 	stalled       []stalled
 	turn          int
+	beating       bool   // an event lies ahead that keeps the clock from running away while the script has lines
 	order         int    // of starts and ends of notifications
 	operations    uint64 // requests so far
 	history       strings.Builder
@@ -122,6 +123,10 @@ type stalled struct {
 	connection *simkernel.Connection
 	direction  simkernel.Direction
 }
+
+// heartbeat is how far the clock goes at most in a turn in which nobody has anything to do, while the script lasts:
+// actions a few turns apart are to meet the same work, and not what an hour has left of it.
+const heartbeat = 300 * time.Microsecond
 
 // port is where every engine listens.
 const port = 7000
@@ -191,6 +196,10 @@ func (r *run) play() {
 // round is one turn of the world.
 func (r *run) round() bool {
 	r.turn++
+	if r.turn < r.script.Turns() && !r.beating {
+		r.beating = true
+		r.net.Later(heartbeat, func() { r.beating = false })
+	}
 	went := r.net.Step()
 	if r.turn%sampleEvery == 0 {
 		for _, l := range r.lives {
@@ -268,9 +277,13 @@ func (r *run) step(l *life) bool {
 	return worked
 }
 
-// begin starts a call that waits. It runs from the life's next step on.
+// call starts a call that waits. It runs from the life's next step on.
 func (l *life) call(what string, ctx *lease, do func()) {
-	l.caller = newCaller(what, l.run.net.Now(), ctx, do)
+	l.caller = newCaller(what, l.run.net.Now(), ctx, func() {
+		if !l.killed {
+			do()
+		}
+	})
 	l.task.Ready()
 }
 

@@ -170,12 +170,12 @@ func (r *run) transfer(a faults.Action) string {
 		r.attach(l, a, s)
 		s.freed = true
 		report, err := r.carryOut(ctx, l, p, s)
+		if l.killed {
+			return // the call is unwound long after
+		}
 		r.tell("%v transfer => %s %d", l, outcome(report, err), report.Bytes)
 		r.countOutcome("transfer", report, err)
 		r.after(l)
-		if s.ended {
-			return // the life was killed meanwhile
-		}
 		r.conclude(s, report, err)
 	})
 	return begun
@@ -305,6 +305,9 @@ func (r *run) retryNotes(a faults.Action) string {
 	}
 	s.life.call("retry-notes", ctx, func() {
 		left, err := s.batch.RetryNotifications(ctx)
+		if s.life.killed {
+			return
+		}
 		r.ended(s.life, "retry-notes", err)
 		if n.status != orbitte.Failed {
 			return
@@ -331,13 +334,16 @@ func (r *run) notify(a faults.Action) string {
 	n.sendTo(s.peer)
 	s.life.call("notify", ctx, func() {
 		report, err := s.life.engine.SendNotification(ctx, s.handle, n.text)
+		if s.life.killed {
+			return
+		}
 		r.tell("%v notify => %s %v %v", s.life, class(err), report.Status, report.Effect)
 		r.count("notify: %s", class(err))
 		if (err == nil) != (report.Status == orbitte.Delivered) {
 			r.violate(OracleNote, "%v: the notification is %v, and the error %v", s.life, report.Status, err)
 		}
 		r.noteEnded(n, report)
-		r.epoch(s.peer, true, err)
+		r.epoch(s.life, s.peer, true, err)
 	})
 	return begun
 }
