@@ -50,15 +50,15 @@ var (
 	kernels  = places{"reactor/uring", "reactor/epoll", "reactor/socket"}
 	twins    = places{"reactor/simkernel", "verbs/simverbs", "cuda/simcuda"}
 	natives  = places{"verbs/libibverbs", "cuda/libcuda"}
-	checks   = places{"perf/...", "test/...", "reactor/kerneltest"}
+	checks   = places{"perf/...", "test/...", "reactor/kerneltest", "verbs/verbstest"}
 	programs = join(checks, places{"cmd/orbitte", "examples/*"})
 
 	// shared is what every transport stands on; the bottom rooms below it import nothing of ours.
 	shared = places{"budgets", "netproto", "reactor", "segments", "lanes"}
-	house  = join(shared, kernels, twins, natives, places{".", "lanes/*", "verbs", "cuda", "reactor/kerneltest"})
+	house  = join(shared, kernels, twins, natives, places{".", "lanes/*", "verbs", "cuda", "reactor/kerneltest", "verbs/verbstest"})
 
 	// testImports may be imported by any _test.go file, beside what its room may import.
-	testImports = join(kernels, twins, places{"reactor", "reactor/kerneltest", "test/*"})
+	testImports = join(kernels, twins, places{"reactor", "reactor/kerneltest", "verbs/verbstest", "test/*"})
 )
 
 var rooms = []room{
@@ -67,6 +67,7 @@ var rooms = []room{
 	{"verbs", "the RDMA objects we own, and one flat interface of raw calls", nil},
 	{"verbs/libibverbs", "the only code that knows the C ABI of RDMA", places{"verbs"}},
 	{"verbs/simverbs", "a seeded fabric that refuses what hardware refuses", places{"verbs"}},
+	{"verbs/verbstest", "one conformance suite for the library and its twin", places{"verbs"}},
 	{"cuda", "the CUDA objects we own, and one flat interface of raw calls", nil},
 	{"cuda/libcuda", "the only code that knows the driver's ABI", places{"cuda"}},
 	{"cuda/simcuda", "a seeded device that refuses what hardware refuses", places{"cuda"}},

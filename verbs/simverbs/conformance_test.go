@@ -1,0 +1,64 @@
+package simverbs_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+
+	"github.com/orbitte/orbitte/verbs/simverbs"
+	"github.com/orbitte/orbitte/verbs/verbstest"
+)
+
+// seedOf is a test's seed: from ORBITTE_SEED, or a new one. It prints how to replay.
+func seedOf(t *testing.T) uint64 {
+	t.Helper()
+	seed := rand.Uint64()
+	if text := os.Getenv("ORBITTE_SEED"); text != "" {
+		seed, _ = strconv.ParseUint(text, 10, 64)
+	}
+	t.Logf("SEED=%d (replay: ORBITTE_SEED=%d go test -run '%s' ./verbs/simverbs)", seed, seed, t.Name())
+	return seed
+}
+
+// harness is two hosts on a fabric whose clock moves when a test waits.
+func harness(t *testing.T, p simverbs.Personality, facts verbstest.Facts) verbstest.Harness {
+	f := simverbs.NewFabric(seedOf(t), simverbs.Options{Personality: p, Mapped: verbstest.Mapped, Violation: func(err error) { t.Error(err) }})
+	device := map[simverbs.Personality]string{simverbs.Hardware: "mlx5_0", simverbs.SoftRoCE: "rxe0"}[p]
+	a, b := f.Host("a").Process("p"), f.Host("b").Process("q")
+	port := f.Host("a").Device(device).Port(1)
+	idle := false
+	return verbstest.Harness{
+		A: verbstest.Side{Calls: a, Device: device, Port: 1}, B: verbstest.Side{Calls: b, Device: device, Port: 1}, Facts: facts,
+		Now: f.Now, Readable: f.Readable,
+		Pass: func() {
+			idle = !f.Step()
+			if idle {
+				f.Advance(1e6)
+			}
+		},
+		Idle: func() bool { return idle },
+		Link: func(up bool) {
+			if up {
+				port.Up()
+			} else {
+				port.Down()
+			}
+		},
+		Done: func() error {
+			if left := f.Live(); len(left) > 0 {
+				return fmt.Errorf("objects are left: %+v", left)
+			}
+			return nil
+		},
+	}
+}
+
+func TestHardwareTwinConforms(t *testing.T) {
+	verbstest.Run(t, func(t *testing.T) verbstest.Harness { return harness(t, simverbs.Hardware, verbstest.HardwareFacts()) })
+}
+
+func TestSoftRoCETwinConforms(t *testing.T) {
+	verbstest.Run(t, func(t *testing.T) verbstest.Harness { return harness(t, simverbs.SoftRoCE, verbstest.SoftRoCEFacts()) })
+}

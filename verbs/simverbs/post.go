@@ -1,0 +1,152 @@
+package simverbs
+
+import (
+	"syscall"
+
+	"github.com/orbitte/orbitte/verbs"
+)
+
+// PostSend implements verbs.Calls.
+func (p *Process) PostSend(h verbs.PairHandle, list []verbs.SendWork) (int, error) {
+	f := p.fabric
+	f.enter()
+	defer f.leave()
+	p.counts[CallPostSend]++
+	q := p.pairs[h]
+	if q == nil {
+		return 0, p.lost(CallPostSend, "pair", uint64(h))
+	}
+	stop, known, errno := f.planPost(q, CallPostSend, len(list))
+	for i := range list {
+		if errno != 0 && i == stop {
+			break
+		}
+		if e := q.post(&list[i]); e != 0 {
+			errno, stop, known = e, i, true
+			break
+		}
+	}
+	q.posted()
+	if errno == 0 {
+		return len(list), nil
+	}
+	if !known {
+		stop = -1
+	}
+	return stop, fail(CallPostSend, "pair", errno)
+}
+
+func (q *pair) posted() {
+	if q.state == verbs.PairError {
+		q.scheduleFlush()
+	} else {
+		q.kick(0)
+	}
+}
+
+// post puts one piece of work into the send queue.
+func (q *pair) post(w *verbs.SendWork) syscall.Errno {
+	if q.state != verbs.PairReadyToSend && q.state != verbs.PairError {
+		return syscall.EINVAL
+	}
+	if w.Operation < verbs.Write || w.Operation > verbs.LocalInvalidate {
+		return syscall.EINVAL
+	}
+	inline := w.Flags&verbs.Inline != 0 && w.Operation != verbs.BindWindow && w.Operation != verbs.LocalInvalidate
+	if inline && (int(w.Length) > q.inlineMax || w.Operation == verbs.Read) {
+		return syscall.EINVAL
+	}
+	used := q.sendFreed
+	if !q.fabric().slotsAtPoll() {
+		used = q.sendDone
+	}
+	if int(q.sendTail-used) >= len(q.sendRing) {
+		if q.state != verbs.PairError || !q.fabric().postsBeyondDepthInError() {
+			return syscall.ENOMEM
+		}
+		q.growSends()
+	}
+	slot := q.work(q.sendTail)
+	*slot = work{SendWork: *w}
+	if inline {
+		if q.inline == nil {
+			q.inline = make([]byte, len(q.sendRing)*q.inlineMax)
+		}
+		load(q.inlineBytes(q.sendTail, int(w.Length)), w.Address)
+	}
+	q.sendTail++
+	return 0
+}
+
+// growSends makes room for work beyond the depth, which only a pair in error takes.
+func (q *pair) growSends() {
+	ring := make([]work, 2*len(q.sendRing))
+	for i := q.sendDone; i < q.sendTail; i++ {
+		ring[i%uint64(len(ring))] = *q.work(i)
+	}
+	q.sendRing, q.inline = ring, nil
+}
+
+func (q *pair) inlineBytes(index uint64, n int) []byte {
+	at := int(index%uint64(len(q.sendRing))) * q.inlineMax
+	return q.inline[at : at+n]
+}
+
+// PostReceive implements verbs.Calls.
+func (p *Process) PostReceive(h verbs.PairHandle, list []verbs.ReceiveWork) (int, error) {
+	f := p.fabric
+	f.enter()
+	defer f.leave()
+	p.counts[CallPostReceive]++
+	q := p.pairs[h]
+	if q == nil {
+		return 0, p.lost(CallPostReceive, "pair", uint64(h))
+	}
+	stop, known, errno := f.planPost(q, CallPostReceive, len(list))
+	for i := range list {
+		if errno != 0 && i == stop {
+			break
+		}
+		if e := q.postReceive(list[i]); e != 0 {
+			errno, stop, known = e, i, true
+			break
+		}
+	}
+	if q.state == verbs.PairError {
+		q.scheduleFlush()
+	}
+	if errno == 0 {
+		return len(list), nil
+	}
+	if !known {
+		stop = -1
+	}
+	return stop, fail(CallPostReceive, "pair", errno)
+}
+
+func (q *pair) postReceive(w verbs.ReceiveWork) syscall.Errno {
+	if q.state == verbs.PairReset {
+		return syscall.EINVAL
+	}
+	used := q.receiveFreed
+	if !q.fabric().slotsAtPoll() {
+		used = q.receiveDone
+	}
+	if int(q.receiveTail-used) >= len(q.receiveRing) {
+		if q.state != verbs.PairError || !q.fabric().postsBeyondDepthInError() {
+			return syscall.ENOMEM
+		}
+		q.growReceives()
+	}
+	q.receiveRing[q.receiveTail%uint64(len(q.receiveRing))] = w
+	q.receiveTail++
+	return 0
+}
+
+func (q *pair) growReceives() {
+	ring := make([]verbs.ReceiveWork, max(16, 2*len(q.receiveRing)))
+	for i := q.receiveDone; i < q.receiveTail; i++ {
+		ring[i%uint64(len(ring))] = q.receiveRing[i%uint64(len(q.receiveRing))]
+	}
+	q.receiveRing = ring
+}
