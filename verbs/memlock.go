@@ -17,7 +17,10 @@ const MemlockUnlimited = math.MaxUint64
 type MemlockError struct {
 	Asked uint64 // bytes to be registered
 	Limit uint64 // RLIMIT_MEMLOCK, bytes
-	Err   error  // the library's error; nil: refused before it was asked
+	// Pinned is what drivers hold pinned in the process already, bytes (VmPin); the kernel counts it against the limit.
+	// 0: nothing, or not known.
+	Pinned uint64
+	Err    error // the library's error; nil: refused before it was asked
 }
 
 func (e *MemlockError) Error() string {
@@ -25,9 +28,9 @@ func (e *MemlockError) Error() string {
 	if e.Err != nil {
 		certainty = fmt.Sprintf("the library refused (%v), nothing was registered", e.Err)
 	}
-	return fmt.Sprintf("registering %d bytes needs more locked memory than RLIMIT_MEMLOCK allows, which is %d bytes; %s; "+
+	return fmt.Sprintf("registering %d bytes needs more locked memory than RLIMIT_MEMLOCK allows, which is %d bytes (%d are pinned already); %s; "+
 		"raise it: `ulimit -l unlimited`, LimitMEMLOCK=infinity in a systemd unit, or --ulimit memlock=-1 for a container",
-		e.Asked, e.Limit, certainty)
+		e.Asked, e.Limit, e.Pinned, certainty)
 }
 
 // Is matches ErrMemlock.
@@ -45,9 +48,10 @@ func CheckMemlock(bytes, limit uint64, privileged bool) error {
 	return &MemlockError{Asked: bytes, Limit: limit}
 }
 
-// ExplainRegister says what a failed registration most likely hit: ibv_reg_mr(3) reports the limit as ENOMEM.
+// ExplainRegister says what a failed registration most likely hit: ibv_reg_mr(3) reports the limit as ENOMEM. An error
+// that the library's binding explained already is left as it is.
 func ExplainRegister(err error, bytes, limit uint64, privileged bool) error {
-	if errors.Is(err, syscall.ENOMEM) && !privileged && limit != MemlockUnlimited {
+	if errors.Is(err, syscall.ENOMEM) && !errors.Is(err, ErrMemlock) && !privileged && limit != MemlockUnlimited {
 		return &MemlockError{Asked: bytes, Limit: limit, Err: err}
 	}
 	return err

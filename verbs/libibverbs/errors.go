@@ -11,13 +11,12 @@ import (
 
 // What errors.Is matches. Each has one type that carries the facts.
 var (
-	ErrNoCgo         = errors.New("built without cgo")               // *NoCgo
-	ErrNoLibrary     = errors.New("no RDMA library")                 // *NoLibrary
-	ErrMissingSymbol = errors.New("RDMA library lacks a function")   // *MissingSymbol
-	ErrNoDevice      = errors.New("no RDMA device")                  // *NoDevice
-	ErrPermission    = errors.New("RDMA device is not accessible")   // *Permission
-	ErrMemoryLock    = errors.New("too little memory may be locked") // *MemoryLock
-	ErrBusy          = errors.New("too many native calls")           // *Busy
+	ErrNoCgo         = errors.New("built without cgo")             // *NoCgo
+	ErrNoLibrary     = errors.New("no RDMA library")               // *NoLibrary
+	ErrMissingSymbol = errors.New("RDMA library lacks a function") // *MissingSymbol
+	ErrNoDevice      = errors.New("no RDMA device")                // *NoDevice
+	ErrPermission    = errors.New("RDMA device is not accessible") // *Permission
+	ErrBusy          = errors.New("too many native calls")         // *Busy
 )
 
 // NoCgo says that this program was built without cgo, or for a system that is not Linux. Nothing was tried.
@@ -97,30 +96,6 @@ func (*Permission) Is(target error) bool { return target == ErrPermission }
 
 // Unwrap gives the reason.
 func (e *Permission) Unwrap() error { return e.Err }
-
-// MemoryLock says that memory cannot be registered because the process may lock (pin) too little. From a preflight
-// it is certain for the numbers it shows; from a failed Register it is the likely reason of ENOMEM.
-type MemoryLock struct {
-	Limit  uint64 // RLIMIT_MEMLOCK, soft, bytes
-	Pinned uint64 // bytes that RDMA holds in this process already
-	Needed uint64 // further bytes
-	Err    error  // from Register the *verbs.CallError; nil from a preflight
-}
-
-func (e *MemoryLock) Error() string {
-	text := fmt.Sprintf("libibverbs: %d bytes are to be registered, %d are pinned already and the limit on locked memory (RLIMIT_MEMLOCK, ulimit -l) is %d bytes; raise it: ulimit -l unlimited, LimitMEMLOCK=infinity in a systemd unit, --ulimit memlock=-1 for a container, memlock in /etc/security/limits.conf; or give CAP_IPC_LOCK",
-		e.Needed, e.Pinned, e.Limit)
-	if e.Err != nil {
-		text += ": " + e.Err.Error()
-	}
-	return text
-}
-
-// Is matches ErrMemoryLock.
-func (*MemoryLock) Is(target error) bool { return target == ErrMemoryLock }
-
-// Unwrap gives the native error.
-func (e *MemoryLock) Unwrap() error { return e.Err }
 
 // Busy says that a call was refused before it entered the library, since too many are inside and waiting: it had no
 // effect. Calls that end an object are never refused so.

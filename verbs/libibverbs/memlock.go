@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/orbitte/orbitte/verbs"
 )
 
 // capIPCLock is CAP_IPC_LOCK of linux/capability.h: whoever has it may lock without limit.
@@ -69,14 +71,22 @@ func (l locking) room() uint64 {
 	return l.limit - min(l.pinned, l.limit)
 }
 
-// MemoryLockAllows says whether this process may register so many further bytes: nil, or a *MemoryLock with the
-// limit and the remedy. It is the check of a preflight (field case: a limit that nobody names until a registration
-// fails); the kernel decides for itself at each registration, and counts whole pages. When the limit cannot be read
-// it is nil. See getrlimit(2).
+// MemoryLockAllows is the check of a preflight: whether this process may register so many further bytes; nil, or a
+// *verbs.MemlockError with the limit and the remedy. The kernel decides for itself at each registration and counts
+// whole pages. When the limit cannot be read it is nil. See getrlimit(2).
 func MemoryLockAllows(bytes uint64) error {
 	l, err := readLocking()
 	if err != nil || bytes <= l.room() {
 		return nil
 	}
-	return &MemoryLock{Limit: l.limit, Pinned: l.pinned, Needed: bytes}
+	return &verbs.MemlockError{Asked: bytes, Limit: l.limit, Pinned: l.pinned}
+}
+
+// explain adds the limit to a registration's ENOMEM, if it is the limit.
+func explain(native error, bytes uint64) error {
+	l, err := readLocking()
+	if err != nil || bytes <= l.room() {
+		return native
+	}
+	return &verbs.MemlockError{Asked: bytes, Limit: l.limit, Pinned: l.pinned, Err: native}
 }

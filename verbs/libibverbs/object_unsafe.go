@@ -25,6 +25,7 @@ package libibverbs
 import "C"
 
 import (
+	"errors"
 	"syscall"
 
 	"github.com/orbitte/orbitte/verbs"
@@ -139,25 +140,16 @@ func (l *library) DestroyPair(h verbs.PairHandle) error {
 	return l.end("ibv_destroy_qp", C.ORB_END_PAIR, uint64(h), "pair")
 }
 
-// Register adds to ENOMEM what this process may lock, when that is too little (*MemoryLock).
+// Register adds to ENOMEM what this process may lock, when that is too little (*verbs.MemlockError).
 func (l *library) Register(d verbs.DomainHandle, address, length uint64, a verbs.Access) (verbs.RegionHandle, verbs.LocalKey, verbs.RemoteKey, error) {
 	var c C.struct_orb_region
 	err := l.change("ibv_reg_mr", "domain", uint64(d), func() C.int {
 		return C.orb_register(l.c, C.uint64_t(d), C.uint64_t(address), C.uint64_t(length), C.uint32_t(a), &c)
 	})
-	if native, ok := err.(*verbs.CallError); ok && native.Errno == syscall.ENOMEM {
-		err = explain(native, length)
+	if errors.Is(err, syscall.ENOMEM) {
+		err = explain(err, length)
 	}
 	return verbs.RegionHandle(c.handle), verbs.LocalKey(c.local), verbs.RemoteKey(c.remote), err
-}
-
-// explain names the limit behind a registration's ENOMEM, if it is the limit.
-func explain(native *verbs.CallError, length uint64) error {
-	l, err := readLocking()
-	if err != nil || length <= l.room() {
-		return native
-	}
-	return &MemoryLock{Limit: l.limit, Pinned: l.pinned, Needed: length, Err: native}
 }
 
 func (l *library) RegisterDescriptor(d verbs.DomainHandle, offset, length, address uint64, descriptor int, a verbs.Access) (verbs.RegionHandle, verbs.LocalKey, verbs.RemoteKey, error) {
