@@ -19,7 +19,7 @@ func (q *QueuePair) Drain() error {
 		return nil
 	}
 	if err := q.calls.ModifyPair(q.handle, Transition{To: PairError}); err != nil {
-		return q.life.retain(&q.domain.context.book, q.String(), "ibv_modify_qp to the error state", err, q.parents()...)
+		return q.retain("ibv_modify_qp to the error state", err)
 	}
 	q.state = PairError
 	q.postBarriers()
@@ -50,6 +50,25 @@ func (w *workQueue) barrierPost(accepted int, err error) {
 		return
 	}
 	w.barrier = barrierPosted
+}
+
+// Retain keeps the pair for good because the proof of its drain did not come in time. Completions that come later
+// still pay what they name; windows whose bind or invalidate is unresolved are retained with it.
+func (q *QueuePair) Retain(why error) error {
+	if done, err := q.life.ended(); done {
+		return err
+	}
+	q.Fence("retained")
+	return q.retain("waiting for its flush", why)
+}
+
+func (q *QueuePair) retain(call string, why error) error {
+	for i := range q.sends.places {
+		if w := q.sends.places[i].window; w != nil {
+			w.retainWith(q, call, why)
+		}
+	}
+	return q.life.retain(&q.domain.context.book, q.String(), call, why, q.parents()...)
 }
 
 // Drained is true exactly when the device has certainly done with all work of the pair: every completion was reaped, or

@@ -193,7 +193,7 @@ func (q *QueuePair) Destroy() error {
 	return err
 }
 
-// Retained is true exactly when the library refused to move it to the error state or to destroy it.
+// Retained is true exactly when the library refused to move it to the error state or to destroy it, or Retain was called.
 func (q *QueuePair) Retained() bool { return q.life.stage() == retained }
 
 // Gone is true exactly when the pair is proven destroyed.

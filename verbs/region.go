@@ -77,6 +77,9 @@ func (m *MemoryRegion) Return() {
 	}
 }
 
+// RetainUse says that one user will never return it, because what it waits for is retained.
+func (m *MemoryRegion) RetainUse() { m.kept.Add(1) }
+
 // Retire hides the region from new users; those it has go on.
 func (m *MemoryRegion) Retire() { m.uses.Or(retiredBit) }
 

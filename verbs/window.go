@@ -215,24 +215,36 @@ func (w *MemoryWindow) Free() error {
 		return busy(w.String(), false, Debt{"work requests with the device", 1})
 	}
 	err := w.life.end(&w.domain.context.book, w.String(), "ibv_dealloc_mw", func() error { return w.domain.calls.FreeWindow(w.handle) }, &w.domain.windows)
-	w.work = 0
-	switch {
-	case err != nil && w.pair != nil: // it may still be bound
-		w.pair.bound.kept.Add(1)
-		w.region.kept.Add(1)
-		w.phase = WindowGone
-	case err != nil:
-		w.phase = WindowGone
-	case w.pair != nil:
+	if err != nil {
+		w.keep()
+		return err
+	}
+	if w.pair != nil {
 		w.pair.bound.live.Add(-1) // proof: the window is no more
 		w.release(WindowGone)
-		w.entry.live.Store(false)
-	default:
-		w.phase = WindowGone
-		w.entry.live.Store(false)
 	}
-	return err
+	w.phase = WindowGone
+	w.entry.live.Store(false)
+	return nil
 }
 
-// Retained is true exactly when the library refused to free it.
+// retainWith keeps a window whose work is unresolved on a pair that is retained. One that was freed is gone already.
+func (w *MemoryWindow) retainWith(q *QueuePair, call string, why error) {
+	if w.work == 0 || w.pair != q || w.life.stage() != open {
+		return
+	}
+	_ = w.life.retain(&w.domain.context.book, w.String(), call+" of "+q.String(), why, &w.domain.windows)
+	w.keep()
+}
+
+// keep says that the authority of a retained window may never end.
+func (w *MemoryWindow) keep() {
+	w.work, w.phase = 0, WindowGone
+	if w.pair != nil {
+		w.pair.bound.kept.Add(1)
+		w.region.kept.Add(1)
+	}
+}
+
+// Retained is true exactly when the library refused to free it, or it went with its pair.
 func (w *MemoryWindow) Retained() bool { return w.life.stage() == retained }

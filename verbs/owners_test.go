@@ -1,0 +1,606 @@
+package verbs_test
+
+import (
+	"errors"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/orbitte/orbitte/verbs"
+	"github.com/orbitte/orbitte/verbs/simverbs"
+)
+
+// both runs a test on both kinds of device.
+func both(t *testing.T, test func(t *testing.T, f *simverbs.Fabric)) {
+	for _, p := range []simverbs.Personality{simverbs.Hardware, simverbs.SoftRoCE} {
+		t.Run(p.String(), func(t *testing.T) {
+			f := newFabric(p, 1)
+			test(t, f)
+			for _, v := range f.Violations() {
+				t.Error(v)
+			}
+		})
+	}
+}
+
+func window(t *testing.T, e *end) *verbs.MemoryWindow {
+	t.Helper()
+	w, err := e.domain.AllocateWindow()
+	e.check(err)
+	return w
+}
+
+func send(tag uint64, e *end, offset uint64, length uint32, op verbs.SendOperation) verbs.Work {
+	return verbs.Work{SendWork: verbs.SendWork{ID: tag, Operation: op, Address: addressOf(e.memory) + offset, Length: length, LocalKey: e.region.LocalKey()}}
+}
+
+func receive(tag uint64, e *end) verbs.ReceiveWork {
+	return verbs.ReceiveWork{ID: tag, Address: addressOf(e.memory), Length: 256, LocalKey: e.region.LocalKey()}
+}
+
+// proves
+func TestGrantIsBoundUsedAndEndedByItsPeer(t *testing.T) {
+	both(t, func(t *testing.T, f *simverbs.Fabric) {
+		source, requester := newEnd(t, f, "source", 64), newEnd(t, f, "requester", 64)
+		qs, qr := connect(source, requester, 8)
+		w := window(t, source)
+		for round := range 300 { // longer than an index has tags on one window
+			if !w.Reusable() {
+				source.domain.Park(w)
+				w = window(t, source)
+			}
+			key := source.grant(f, w, qs, 1000, 50, verbs.AccessRemoteWrite)
+			source.check(qs.PostReceive([]verbs.ReceiveWork{receive(77, source)}))
+			copy(requester.memory[100:], "exact range")
+			write := send(5, requester, 100, 11, verbs.Write)
+			write.Remote, write.RemoteKey = addressOf(source.memory)+1000, key
+			done := send(6, requester, 0, 141, verbs.SendWithInvalidate)
+			done.RemoteKey, done.Flags = key, verbs.Fence
+			requester.check(qr.PostSend([]verbs.Work{write, done}))
+			settle(f)
+			sent := requester.poll()
+			if len(sent) != 2 || sent[0].ID != 5 || sent[1].ID != 6 || sent[1].Status != verbs.WorkSuccess {
+				t.Fatalf("round %d: %+v", round, sent)
+			}
+			got := source.one(f)
+			if got.ID != 77 || got.Length != 141 || got.Invalidated != key || string(source.memory[1000:1011]) != "exact range" {
+				t.Fatalf("round %d: %+v", round, got)
+			}
+			other := got
+			other.Invalidated++
+			if w.EndByPeer(&other) || !w.EndByPeer(&got) || w.EndByPeer(&got) {
+				t.Fatal("the receipt counts for another key, not for its own, or twice")
+			}
+		}
+		if n := source.domain.Counts(); n.Parked != 1 || n.KeyIndices != 2 {
+			t.Fatalf("%+v", n)
+		}
+		source.check(source.closeAll(f, []*verbs.MemoryWindow{w}, qs))
+		requester.check(requester.closeAll(f, nil, qr))
+		source.agree()
+		requester.agree()
+	})
+}
+
+// proves R-12
+func TestOldKeyNeverGainsAuthorityAgain(t *testing.T) {
+	both(t, func(t *testing.T, f *simverbs.Fabric) {
+		source, requester := newEnd(t, f, "source", 64), newEnd(t, f, "requester", 64)
+		qs, qr := connect(source, requester, 8)
+		seen := map[verbs.RemoteKey]bool{}
+		for range 40 { // windows come and go, so that indices come back
+			w := window(t, source)
+			for range 3 {
+				work, err := w.PrepareBind(1, qs, source.region, addressOf(source.memory), 10, verbs.AccessRemoteRead)
+				source.check(err)
+				source.check(qs.PostSend([]verbs.Work{work}))
+				source.one(f)
+				if seen[w.Key()] {
+					t.Fatalf("key %#x had authority before", w.Key())
+				}
+				seen[w.Key()] = true
+				source.check(qs.PostSend([]verbs.Work{w.PrepareInvalidate(2)}))
+				source.one(f)
+			}
+			source.check(w.Free())
+		}
+		source.check(source.closeAll(f, nil, qs))
+		requester.check(requester.closeAll(f, nil, qr))
+	})
+}
+
+// proves R-12
+func TestUsedUpIndexIsParkedAndReplacedUpToTheBound(t *testing.T) {
+	f := newFabric(simverbs.Hardware, 3)
+	e := newEnd(t, f, "a", 64)
+	peer := newEnd(t, f, "b", 64)
+	q, p := connect(e, peer, 4)
+	small, err := e.context.AllocateDomain(1)
+	e.check(err)
+	w, err := small.AllocateWindow()
+	e.check(err)
+	if _, err = small.AllocateWindow(); !errors.Is(err, verbs.ErrKeys) || small.Counts().Windows != 1 {
+		t.Fatalf("a second index in a history of one: %v, %+v", err, small.Counts())
+	}
+	e.check(w.Free())
+	e.check(small.Close())
+	none, err := e.context.AllocateDomain(0)
+	e.check(err)
+	if _, err = none.AllocateWindow(); !errors.Is(err, verbs.ErrKeys) {
+		t.Fatal(err)
+	}
+	e.check(none.Close())
+	e.check(e.closeAll(f, nil, q))
+	peer.check(peer.closeAll(f, nil, p))
+}
+
+// proves R-12
+func TestIndexThatIsGivenOutTwiceIsRefusedAndKept(t *testing.T) {
+	f := newFabric(simverbs.Hardware, 4)
+	e := newEnd(t, f, "a", 64)
+	w := window(t, e)
+	twin := &twice{tamper: e.tamper}
+	context, err := verbs.Open(twin, 0, e.context.Device(), verbs.Pins{})
+	e.check(err)
+	domain, err := context.AllocateDomain(16)
+	e.check(err)
+	first, err := domain.AllocateWindow()
+	e.check(err)
+	twin.key = 0xabc01
+	if first, err = domain.AllocateWindow(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err = domain.AllocateWindow(); !errors.Is(err, verbs.ErrKeys) || !strings.Contains(err.Error(), "in use") {
+		t.Fatal(err)
+	}
+	if r := context.Retained(); len(r) != 1 || !strings.Contains(r[0].Object, "memory window 0xabc01") {
+		t.Fatalf("%+v", r)
+	}
+	e.check(first.Free())
+	e.check(w.Free())
+}
+
+// twice gives every window the same key once it has one.
+type twice struct {
+	*tamper
+	key verbs.RemoteKey
+}
+
+func (t *twice) AllocateWindow(d verbs.DomainHandle) (verbs.WindowHandle, verbs.RemoteKey, error) {
+	h, key, err := t.tamper.AllocateWindow(d)
+	if t.key != 0 {
+		key = t.key
+	}
+	return h, key, err
+}
+
+// proves R-11
+func TestPublishedWindowIsNeverInvalidatedFromHere(t *testing.T) {
+	f := newFabric(simverbs.SoftRoCE, 5)
+	a, b := newEnd(t, f, "a", 64), newEnd(t, f, "b", 64)
+	qa, qb := connect(a, b, 4)
+	w := window(t, a)
+	a.grant(f, w, qa, 0, 10, verbs.AccessRemoteRead)
+	mustPanic(t, "published", "bound", func() { w.PrepareInvalidate(1) })
+	mustPanic(t, "published", "idle", func() { _, _ = w.PrepareBind(1, qa, a.region, addressOf(a.memory), 1, verbs.AccessRemoteRead) })
+	a.check(w.Free())
+	mustPanic(t, "gone", "bound", func() { w.Publish() })
+	a.check(a.closeAll(f, nil, qa))
+	b.check(b.closeAll(f, nil, qb))
+	if v := f.Violations(); len(v) > 0 {
+		t.Fatal(v)
+	}
+}
+
+func mustPanic(t *testing.T, have, want string, f func()) {
+	t.Helper()
+	defer func() {
+		t.Helper()
+		text, _ := recover().(string)
+		if !strings.Contains(text, have) || !strings.Contains(text, want) {
+			t.Errorf("panic %q, want it to name %q and %q", text, have, want)
+		}
+	}()
+	f()
+}
+
+// proves R-18
+func TestNothingEndsBeforeWhatStandsOnIt(t *testing.T) {
+	both(t, func(t *testing.T, f *simverbs.Fabric) {
+		a, b := newEnd(t, f, "a", 64), newEnd(t, f, "b", 64)
+		qa, qb := connect(a, b, 4)
+		w := window(t, a)
+		a.grant(f, w, qa, 0, 10, verbs.AccessRemoteRead)
+		a.check(qa.PostReceive([]verbs.ReceiveWork{receive(1, a)}))
+		refused := func(err error, owes string) {
+			t.Helper()
+			var e *verbs.BusyError
+			if !errors.As(err, &e) || e.Kept || !strings.Contains(err.Error(), owes) {
+				t.Errorf("%v, want it to be busy with %s", err, owes)
+			}
+		}
+		refused(qa.Destroy(), "unproven work requests")
+		refused(qa.Detach(), "bound memory windows")
+		refused(a.region.Destroy(), "users")
+		refused(a.domain.Close(), "queue pairs")
+		refused(a.sends.Destroy(), "pairs")
+		refused(a.channel.Destroy(), "completion queues")
+		refused(a.context.Close(), "protection domains")
+		a.check(qa.Drain())
+		refused(qa.Detach(), "2 unproven work requests") // the receive and the barrier behind it
+		settle(f)
+		if all := a.poll(); len(all) != 1 || all[0].ID != 1 || all[0].Status != verbs.WorkFlushed {
+			t.Fatalf("%+v", all)
+		}
+		refused(qa.Detach(), "bound memory windows")
+		a.check(w.Free())
+		refused(qa.Destroy(), "detach it")
+		a.check(qa.Detach())
+		a.check(qa.Destroy())
+		a.check(a.closeAll(f, nil))
+		b.check(b.closeAll(f, nil, qb))
+		if live := f.Live(); len(live) > 0 {
+			t.Fatal(live)
+		}
+	})
+}
+
+// proves
+func TestRefusedEndIsKeptListedAndNeverTriedAgain(t *testing.T) {
+	for _, call := range []string{
+		"ibv_dealloc_mw", "ibv_destroy_qp", "ibv_dereg_mr", "ibv_dealloc_pd", "ibv_destroy_cq", "ibv_destroy_comp_channel", "ibv_close_device", "ibv_modify_qp",
+	} {
+		t.Run(call, func(t *testing.T) {
+			f := newFabric(simverbs.Hardware, 6)
+			a, b := newEnd(t, f, "a", 64), newEnd(t, f, "b", 64)
+			qa, qb := connect(a, b, 4)
+			w := window(t, a)
+			a.grant(f, w, qa, 0, 10, verbs.AccessRemoteRead)
+			tries := 0
+			a.tamper.refuse = func(c string) error {
+				if c != call {
+					return nil
+				}
+				tries++
+				return errno(c, syscall.EIO)
+			}
+			for range 3 {
+				err := a.closeAll(f, []*verbs.MemoryWindow{w}, qa)
+				if err == nil || errors.Is(err, verbs.ErrRetained) != (call == "ibv_close_device") {
+					t.Fatal(err)
+				}
+				a.agree()
+			}
+			if wants := map[string]int{"ibv_destroy_cq": 2}; tries != max(1, wants[call]) {
+				t.Errorf("%s was called %d times", call, tries)
+			}
+			listed := a.context.Retained()
+			if len(listed) == 0 || !errors.Is(listed[0].Reason, verbs.ErrRetained) || !errors.Is(listed[0].Reason, syscall.EIO) {
+				t.Fatalf("%+v", listed)
+			}
+			last := listed[len(listed)-1].Object
+			if !strings.HasPrefix(last, "context") {
+				t.Errorf("the context stays too, and the list ends with %s", last)
+			}
+			_ = b.closeAll(f, nil, qb)
+		})
+	}
+}
+
+// field case F-53
+// proves R-17
+func TestCompletionQueueCannotOverflow(t *testing.T) {
+	f := newFabric(simverbs.SoftRoCE, 7)
+	a, b := newEnd(t, f, "a", 16), newEnd(t, f, "b", 64)
+	qa, qb := connect(a, b, 7)
+	var e *verbs.CreditError
+	if _, err := a.domain.CreatePair(verbs.PairPlan{Sends: a.sends, Receives: a.recvs, SendDepth: 8, ReceiveDepth: 1}); !errors.As(err, &e) || e.Asked != 9 || e.Used != 8 || e.Limit != 16 {
+		t.Fatal(err)
+	}
+	posted, done := 0, 0
+	for done < 1000 {
+		free, _ := qa.Free()
+		if err := qa.PostSend([]verbs.Work{send(uint64(posted), a, 0, 0, verbs.Write)}); free == 0 {
+			if !errors.As(err, &e) || e.Limit != 7 || e.Used != 7 {
+				t.Fatalf("beyond what was asked: %v", err)
+			}
+			settle(f)
+			done += len(a.poll())
+		} else if err != nil {
+			t.Fatal(err)
+		} else {
+			posted++
+		}
+	}
+	for {
+		event, ok, err := a.context.NextEvent()
+		if err != nil || !ok {
+			break
+		}
+		t.Errorf("event %s", event.Kind)
+	}
+	a.check(a.closeAll(f, nil, qa))
+	b.check(b.closeAll(f, nil, qb))
+}
+
+// proves R-17
+func TestFailedPostReleasesOnlyTheProvenSuffix(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		take, report int
+		kept         int
+		unknown      bool
+	}{
+		{"none", 0, 0, 0, false}, {"one", 1, 1, 1, false}, {"two", 2, 2, 2, false},
+		{"unknown, all were taken", 3, -1, 3, true}, {"unknown, none was taken", 0, -1, 3, true},
+		{"more than asked", 1, 4, 3, true}, {"all and an error", 3, 3, 3, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			both(t, func(t *testing.T, f *simverbs.Fabric) {
+				a, b := newEnd(t, f, "a", 64), newEnd(t, f, "b", 64)
+				qa, qb := connect(a, b, 4)
+				w := window(t, a)
+				bind, err := w.PrepareBind(3, qa, a.region, addressOf(a.memory), 10, verbs.AccessRemoteRead)
+				a.check(err)
+				a.tamper.post = func(n int) (int, int, error) { return c.take, c.report, errno("ibv_post_send", syscall.ENOMEM) }
+				err = qa.PostSend([]verbs.Work{send(1, a, 0, 0, verbs.Write), send(2, a, 0, 0, verbs.Write), bind})
+				a.tamper.post = nil
+				var e *verbs.PostError
+				if !errors.As(err, &e) || e.Posted != c.kept || e.Unknown != c.unknown {
+					t.Fatalf("%v", err)
+				}
+				if sends, _ := qa.Outstanding(); sends != c.kept {
+					t.Fatalf("%d outstanding, want %d", sends, c.kept)
+				}
+				if idle := w.Phase() == verbs.WindowIdle; idle != (c.kept < 3) {
+					t.Fatalf("window is %s", w.Phase())
+				}
+				if err := qa.PostSend([]verbs.Work{send(4, a, 0, 0, verbs.Write)}); errors.Is(err, verbs.ErrFenced) != c.unknown {
+					t.Fatal(err)
+				}
+				a.check(qa.Drain())
+				settle(f)
+				a.poll()
+				if !qa.Drained() {
+					t.Fatal("not drained after the flush")
+				}
+				a.check(a.closeAll(f, []*verbs.MemoryWindow{w}, qa))
+				if lost := len(lostOf(qa)); (lost > 0) != (c.unknown && c.take < 3) {
+					t.Errorf("%d lost", lost)
+				}
+				b.check(b.closeAll(f, nil, qb))
+			})
+		})
+	}
+}
+
+func lostOf(q *verbs.QueuePair) []verbs.Tag {
+	var all []verbs.Tag
+	var some [2]verbs.Tag
+	for {
+		n := q.Lost(some[:])
+		if n == 0 {
+			return all
+		}
+		all = append(all, some[:n]...)
+	}
+}
+
+// proves R-14
+func TestCompletionsThatNameNoCurrentWorkPayNobody(t *testing.T) {
+	both(t, func(t *testing.T, f *simverbs.Fabric) {
+		a, b := newEnd(t, f, "a", 64), newEnd(t, f, "b", 64)
+		qa, qb := connect(a, b, 4)
+		var last verbs.Completion
+		inject := func(change func(*verbs.Completion)) (reaped int) {
+			a.tamper.completions = func(c []verbs.Completion, n int) int {
+				if n == 0 && change != nil {
+					c[0] = last
+					change(&c[0])
+					change, n = nil, 1
+				}
+				return n
+			}
+			defer func() { a.tamper.completions = nil }()
+			return len(a.poll())
+		}
+		a.check(qa.PostSend([]verbs.Work{send(9, a, 0, 0, verbs.Write)}))
+		settle(f)
+		a.tamper.completions = func(c []verbs.Completion, n int) int {
+			if n == 1 {
+				last = c[0]
+			}
+			return n
+		}
+		if got := a.poll(); len(got) != 1 || got[0].ID != 9 || last.ID == 9 {
+			t.Fatalf("%+v", got)
+		}
+		a.check(qa.PostSend([]verbs.Work{send(10, a, 0, 0, verbs.Write)})) // in the same place
+		for _, c := range []struct {
+			name   string
+			change func(*verbs.Completion)
+			count  func(verbs.QueueCounts) uint64
+		}{
+			{"foreign pair", func(c *verbs.Completion) { c.Pair ^= 1 << 20 }, func(c verbs.QueueCounts) uint64 { return c.Foreign }},
+			{"double", func(*verbs.Completion) {}, func(c verbs.QueueCounts) uint64 { return c.Stale }},
+			{"no such slot", func(c *verbs.Completion) { c.ID |= 1 << 55 }, func(c verbs.QueueCounts) uint64 { return c.Malformed }},
+			{"receive among sends", func(c *verbs.Completion) { c.ID ^= 3 << 60 }, func(c verbs.QueueCounts) uint64 { return c.Malformed }},
+			{"zero", func(c *verbs.Completion) { c.ID = 0 }, func(c verbs.QueueCounts) uint64 { return c.Malformed }},
+			{"barrier that was not posted", func(c *verbs.Completion) { c.ID = 3<<60 | 4<<40 | 1 }, func(c verbs.QueueCounts) uint64 { return c.Stale }},
+			{"success of another operation", func(c *verbs.Completion) { c.ID++; c.Operation = verbs.CompletedRead }, func(c verbs.QueueCounts) uint64 { return c.Mismatch }},
+		} {
+			before := c.count(a.sends.Counts())
+			if n := inject(c.change); n != 0 {
+				t.Errorf("%s: %d were paid", c.name, n)
+			}
+			if got := c.count(a.sends.Counts()); got != before+1 {
+				t.Errorf("%s: %+v", c.name, a.sends.Counts())
+			}
+			if sends, _ := qa.Outstanding(); sends != 1 {
+				t.Fatalf("%s: %d outstanding", c.name, sends)
+			}
+			if (qa.Fenced() != "") != (c.name != "foreign pair") {
+				t.Errorf("%s: fenced %q", c.name, qa.Fenced())
+			}
+		}
+		if got := a.one(f); got.ID != 10 {
+			t.Fatalf("the real one: %+v", got)
+		}
+		a.check(a.closeAll(f, nil, qa))
+		b.check(b.closeAll(f, nil, qb))
+	})
+}
+
+// proves R-17
+func TestFailedCompletionSaysOnlyWhatIsDefined(t *testing.T) {
+	both(t, func(t *testing.T, f *simverbs.Fabric) {
+		a, b := newEnd(t, f, "a", 64), newEnd(t, f, "b", 64)
+		qa, qb := connect(a, b, 4)
+		bad := send(1, a, 0, 8, verbs.Write)
+		bad.Remote, bad.RemoteKey = addressOf(b.memory), 0x1234500
+		a.check(qa.PostSend([]verbs.Work{bad}))
+		got := a.one(f)
+		if got.Status == verbs.WorkSuccess || got.ID != 1 || got.Operation != 0 || got.Length != 0 || got.Invalidated != 0 || got.Flags != 0 {
+			t.Fatalf("%+v", got)
+		}
+		if qa.Fenced() == "" {
+			t.Fatal("not fenced")
+		}
+		a.check(a.closeAll(f, nil, qa))
+		b.check(b.closeAll(f, nil, qb))
+	})
+}
+
+// proves
+func TestLostCompletionsAreProvenByTheBarrierAndPaidByTheDestruction(t *testing.T) {
+	both(t, func(t *testing.T, f *simverbs.Fabric) {
+		a, b := newEnd(t, f, "a", 64), newEnd(t, f, "b", 64)
+		qa, qb := connect(a, b, 4)
+		a.check(qa.PostSend([]verbs.Work{send(1, a, 0, 0, verbs.Write), send(2, a, 0, 0, verbs.Write)}))
+		a.check(qa.PostReceive([]verbs.ReceiveWork{receive(3, a)}))
+		settle(f)
+		lose := true
+		a.tamper.completions = func(c []verbs.Completion, n int) int {
+			if lose {
+				return 0
+			}
+			return n
+		}
+		a.poll()
+		lose = false
+		a.check(qa.Drain())
+		if qa.Drained() || !errors.Is(qa.Detach(), verbs.ErrBusy) {
+			t.Fatal("drained without a proof")
+		}
+		settle(f)
+		if got := a.poll(); len(got) != 1 || got[0].ID != 3 {
+			t.Fatalf("%+v", got)
+		}
+		if !qa.Drained() {
+			t.Fatal("the barrier passed, and it is not drained")
+		}
+		a.check(a.closeAll(f, nil, qa))
+		if lost := lostOf(qa); len(lost) != 2 || lost[0] != (verbs.Tag{Value: 1}) || lost[1] != (verbs.Tag{Value: 2}) {
+			t.Fatalf("%+v", lost)
+		}
+		b.check(b.closeAll(f, nil, qb))
+	})
+}
+
+// proves
+func TestPairWhoseFlushNeverComesIsRetainedWithItsWindows(t *testing.T) {
+	f := newFabric(simverbs.Hardware, 8)
+	a, b := newEnd(t, f, "a", 64), newEnd(t, f, "b", 64)
+	qa, qb := connect(a, b, 4)
+	w := window(t, a)
+	bind, err := w.PrepareBind(3, qa, a.region, addressOf(a.memory), 10, verbs.AccessRemoteRead)
+	a.check(err)
+	a.check(qa.PostSend([]verbs.Work{bind}))
+	settle(f)
+	a.tamper.completions = func([]verbs.Completion, int) int { return 0 }
+	a.check(qa.Drain())
+	settle(f)
+	a.poll()
+	if err := w.Free(); !errors.Is(err, verbs.ErrBusy) {
+		t.Fatalf("a window whose bind is unresolved was freed: %v", err)
+	}
+	why := errors.New("30 s passed")
+	if err := qa.Retain(why); !errors.Is(err, verbs.ErrRetained) || !errors.Is(err, why) || !qa.Retained() || !w.Retained() {
+		t.Fatal(err)
+	}
+	if err := a.closeAll(f, []*verbs.MemoryWindow{w}, qa); !errors.Is(err, verbs.ErrBusy) {
+		t.Fatal(err)
+	}
+	a.agree()
+	if n := len(a.context.Retained()); n != 8 { // window, pair, region, domain, both queues, channel, context
+		t.Errorf("%d listed: %+v", n, a.context.Retained())
+	}
+	_ = b.closeAll(f, nil, qb)
+}
+
+// proves R-19
+func TestQueuesAreArmedBeforeTheyAreFoundEmpty(t *testing.T) {
+	both(t, func(t *testing.T, f *simverbs.Fabric) {
+		a, b := newEnd(t, f, "a", 64), newEnd(t, f, "b", 64)
+		qa, qb := connect(a, b, 4)
+		a.check(qa.PostSend([]verbs.Work{send(1, a, 0, 0, verbs.Write)}))
+		settle(f)
+		a.check(a.poller.Arm())
+		if a.poller.MayBlock() {
+			t.Fatal("may block without having looked")
+		}
+		if got := a.poll(); len(got) != 1 || !a.poller.MayBlock() {
+			t.Fatalf("%d completions, may block %v", len(got), a.poller.MayBlock())
+		}
+		drainEvents(a)
+		a.check(a.poller.Arm())
+		a.poll()
+		if !a.poller.MayBlock() || f.Readable(a.channel.Descriptor()) {
+			t.Fatal("armed and empty, and may not block")
+		}
+		a.check(qa.PostSend([]verbs.Work{send(2, a, 0, 0, verbs.Write)}))
+		settle(f)
+		if !f.Readable(a.channel.Descriptor()) {
+			t.Fatal("no event for a completion of an armed queue")
+		}
+		if q, err := a.channel.NextEvent(); err != nil || q != a.sends || a.poller.MayBlock() || a.sends.Armed() {
+			t.Fatalf("%v %v", q, err)
+		}
+		if q, err := a.channel.NextEvent(); err != nil || q != nil {
+			t.Fatalf("%v %v", q, err)
+		}
+		a.poll()
+		a.check(a.closeAll(f, nil, qa))
+		b.check(b.closeAll(f, nil, qb))
+	})
+}
+
+// drainEvents takes what an event for a backlog left: hardware raises one for completions that were there.
+func drainEvents(e *end) {
+	for {
+		q, err := e.channel.NextEvent()
+		e.check(err)
+		if q == nil {
+			return
+		}
+	}
+}
+
+func TestQueueErrorFencesEveryPairThatCompletesThere(t *testing.T) {
+	f := newFabric(simverbs.SoftRoCE, 9)
+	a, b := newEnd(t, f, "a", 64), newEnd(t, f, "b", 64)
+	q1, p1 := connect(a, b, 4)
+	q2, p2 := connect(a, b, 4)
+	a.tamper.refuse = refusing("ibv_poll_cq", 0)
+	if _, _, err := a.poller.Poll(a.out); !errors.Is(err, syscall.EIO) {
+		t.Fatal(err)
+	}
+	if q1.Fenced() == "" || q2.Fenced() == "" || a.sends.Fenced() == "" {
+		t.Fatal("not fenced")
+	}
+	if err := q1.PostSend([]verbs.Work{send(1, a, 0, 0, verbs.Write)}); !errors.Is(err, verbs.ErrFenced) {
+		t.Fatal(err)
+	}
+	a.check(a.closeAll(f, nil, q1, q2))
+	b.check(b.closeAll(f, nil, p1, p2))
+}
