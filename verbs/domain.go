@@ -22,10 +22,10 @@ type Domain struct {
 // AllocateDomain makes a protection domain whose windows may have at most keyIndicesMax different key indices in its
 // whole life (SPEC U, max_window_key_indices); zero: no windows. A paused context allows it.
 func (c *Context) AllocateDomain(keyIndicesMax int) (*Domain, error) {
-	c.life.mustBeOpen(c.String(), "AllocateDomain")
 	if state, why := c.State(); state == Fenced {
 		return nil, &FencedError{Object: c.String(), State: state.String(), Reason: why}
 	}
+	c.life.mustBeOpen(c.String(), "AllocateDomain")
 	handle, err := c.calls.AllocateDomain(c.handle)
 	if err != nil {
 		return nil, err
