@@ -1,6 +1,8 @@
 package segments
 
 import (
+	"slices"
+
 	"github.com/orbitte/orbitte/netproto"
 )
 
@@ -11,6 +13,7 @@ type plan struct {
 	answers []*Registration         // one for each element
 	again   []*Registration         // visible already: one more reference each
 	fresh   []*Registration         // to be published, in batch order, without an ID yet
+	mixed   bool                    // memory objects of the batch may share bytes
 }
 
 // consider checks one element against the visible, the retired and the earlier elements, and charges it if
@@ -84,12 +87,42 @@ func (t *Tracker) alias(p *plan, s *Spec) error {
 			return &ForeignAlias{Asked: extent, Other: r.Range(), OtherID: r.ID(), Retired: true}
 		}
 	}
+	if !p.mixed {
+		return nil
+	}
 	for _, r := range p.fresh {
 		if r.backing != s.Backing && r.Range().Overlaps(extent) {
 			return &ForeignAlias{Asked: extent, Other: r.Range()}
 		}
 	}
 	return nil
+}
+
+// mixes says whether elements of different memory objects share bytes, so that only a batch that will fail is
+// compared pair by pair. Going by rising address, what overlaps anything before it overlaps what reaches
+// farthest; that belongs to the object of the element before, as long as no two objects have met. Elements that
+// are wrong by themselves do not count.
+func mixes(batch []Spec) bool {
+	if len(batch) < 2 {
+		return false
+	}
+	rising := make([]*Spec, 0, len(batch))
+	for i := range batch {
+		if batch[i].check() == nil {
+			rising = append(rising, &batch[i])
+		}
+	}
+	slices.SortFunc(rising, func(a, b *Spec) int { return before(a.extent(), b.extent()) })
+	var object *Backing
+	reach := uint64(0)
+	for _, s := range rising {
+		extent := s.extent()
+		if s.Backing != object && reach > extent.Start {
+			return true
+		}
+		object, reach = s.Backing, max(reach, extent.End())
+	}
+	return false
 }
 
 // charge takes the element's two charges and makes its registration, still without an ID or a holder's

@@ -50,7 +50,7 @@ func (t *Tracker) Mirror() *Mirror { return t.mirror.Load() }
 // *ForeignAlias, *RegionLimit or *budgets.Exhausted. Then nothing has changed. Writer.
 func (t *Tracker) Register(batch []Spec) ([]*Registration, error) {
 	t.prune()
-	p := plan{mirror: t.Mirror(), named: make(map[Range]*Registration, len(batch))}
+	p := plan{mirror: t.Mirror(), named: make(map[Range]*Registration, len(batch)), mixed: mixes(batch)}
 	for i := range batch {
 		if err := t.consider(&p, &batch[i]); err != nil {
 			p.abandon()
