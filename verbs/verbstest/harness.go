@@ -43,7 +43,6 @@ type Facts struct {
 	AccessEvents Fact
 	// DepthInError: a pair in error takes no more work than its depth.
 	DepthInError Fact
-	// LateOnly: a failed post names its element exactly, since the device looks at the list one by one.
 	// QueueRecovers: a completion queue that overflowed delivers again once it was polled.
 	QueueRecovers Fact
 }
@@ -107,7 +106,7 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 		name  string
 		cases []conformance
 	}{
-		{"Transfer", transferCases},
+		{"Life", lifeCases}, {"Transfer", transferCases}, {"Failure", failureCases}, {"Window", windowCases}, {"Event", eventCases},
 	}
 	for _, group := range groups {
 		t.Run(group.name, func(t *testing.T) {
