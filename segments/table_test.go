@@ -91,7 +91,11 @@ func TestMirrorAgreesWithTheDefinitionsAtEverySize(t *testing.T) {
 		for range count {
 			i := random.IntN(len(objects))
 			start := random.Uint64N(tableStride - 1)
-			extent := Range{uint64(i)*tableStride + start, 1 + random.Uint64N(min(200, tableStride-start-1)+1)}
+			longest := min(200, tableStride-start-1)
+			if random.IntN(50) == 0 { // one that reaches over many later ones
+				longest = tableStride - start - 1
+			}
+			extent := Range{uint64(i)*tableStride + start, 1 + random.Uint64N(longest+1)}
 			if extent.End() > uint64(i+1)*tableStride || m.exact(extent) != nil || slices.Contains(extents(fresh), extent) {
 				continue
 			}
@@ -102,14 +106,14 @@ func TestMirrorAgreesWithTheDefinitionsAtEverySize(t *testing.T) {
 	}
 	var past *Mirror
 	var pastWant []*Registration
-	for step := range 300 {
+	for step := range 200 {
 		switch {
-		case step%60 == 0:
-			add(300)
+		case step%50 == 0:
+			add(1500)
 		case random.IntN(3) > 0:
 			add(1 + random.IntN(4))
 		}
-		for range random.IntN(12) {
+		for range random.IntN(50) {
 			if len(want) > 0 {
 				i := random.IntN(len(want))
 				m, want = m.without(want[i]), slices.Delete(slices.Clone(want), i, i+1)
@@ -123,8 +127,12 @@ func TestMirrorAgreesWithTheDefinitionsAtEverySize(t *testing.T) {
 			past.check(t, pastWant, objects, random) // a snapshot never changes
 		}
 	}
+	add(1000)
 	for len(want) > 0 {
-		m, want = m.without(want[0]), want[1:]
+		i := random.IntN(len(want))
+		m, want = m.without(want[i]), slices.Delete(want, i, i+1)
+		m.addresses.checkBlocks(t)
+		m.ids.checkBlocks(t)
 	}
 	m.check(t, nil, objects, random)
 }
@@ -157,23 +165,36 @@ func TestRegistrationBesideManyCopiesLittle(t *testing.T) {
 	}
 }
 
+func adoptedBytes(t *testing.T, bytes []byte) *Backing {
+	t.Helper()
+	b, err := AdoptSlice(bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
 // A batch is compared pair by pair only if it will fail: what it costs shows in comparisons with other objects.
 func TestMixedBatchesAreFoundWithoutPairs(t *testing.T) {
 	leavesNothing(t)
 	seed := seeded(t)
 	random := rand.New(rand.NewPCG(seed, 4))
 	shared := make([]byte, 4000)
+	one, two := adoptedBytes(t, shared[:1001]), adoptedBytes(t, shared[1000:])
+	for last, want := range map[uint64]bool{1000: false, 1001: true} { // the second one's first byte is the first one's last
+		if got := mixes([]Spec{{Backing: two, Length: 5}, {Backing: one, Offset: 10, Length: last - 10}}); got != want {
+			t.Fatalf("ranges that share byte 1000 up to %d mix: %v", last, got)
+		}
+	}
+	one.Drop()
+	two.Drop()
 	for range 300 {
 		// Objects that are neighbours or share bytes: windows of one slice.
 		var objects []*Backing
 		for i := range 1 + random.IntN(4) {
 			start, length := i*1000, 1000+random.IntN(2)*random.IntN(300)
 			length = min(length, len(shared)-start)
-			b, err := AdoptSlice(shared[start : start+length])
-			if err != nil {
-				t.Fatal(err)
-			}
-			objects = append(objects, b)
+			objects = append(objects, adoptedBytes(t, shared[start:start+length]))
 		}
 		batch := make([]Spec, 1+random.IntN(12))
 		for i := range batch {
