@@ -48,7 +48,7 @@ func (e event) String() string {
 	return fmt.Sprintf("%s, %s, behind %d bytes", text, way, e.bytes)
 }
 
-// weights of the actions, and the longest time one of each lasts.
+// weights of the actions, a kill first, and the longest time one of each lasts.
 var weights = []struct {
 	do     action
 	weight int
@@ -83,6 +83,9 @@ func plan(seed uint64, length time.Duration, peers int, pace time.Duration) []ev
 		n, i := dice.IntN(total), 0
 		for ; n >= weights[i].weight; i++ {
 			n -= weights[i].weight
+		}
+		if len(events) == 0 { // whatever the seed, somebody is killed
+			i = 0
 		}
 		e := event{at: at, do: weights[i].do, peer: dice.IntN(peers), up: dice.IntN(2) == 0}
 		e.length = 100*time.Millisecond + time.Duration(dice.Int64N(int64(weights[i].most))).Round(time.Millisecond)

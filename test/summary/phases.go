@@ -39,6 +39,7 @@ var phases = []struct {
 	{"modules", (*runner).modules},
 	{"scripts", (*runner).scripts},
 	{"race", (*runner).race},
+	{"soak", (*runner).soak},
 }
 
 // runPhases runs the named phases, or all of them. It reports false when a name is unknown.
@@ -128,13 +129,26 @@ func (r *runner) staticcheck(name string) {
 	r.check(name, goTool("run", staticcheck, "./..."))
 }
 
-// race needs a C compiler; root on Debian may install one.
-func (r *runner) race(name string) {
+// canRace notes a skip without a C compiler, which the race detector needs; root on Debian may install one.
+func (r *runner) canRace(name string) bool {
 	if !haveCompiler() && os.Geteuid() == 0 {
 		r.install("gcc", "libc6-dev")
 	}
 	if !haveCompiler() {
 		r.counts.skip(name, "no-c-compiler: the race detector links C; install gcc and libc6-dev")
+	}
+	return haveCompiler()
+}
+
+// soak is half a minute of make soak, which runs for as long as it is told.
+func (r *runner) soak(name string) {
+	if r.canRace(name) {
+		r.check(name, command{args: []string{"make", "soak", "MINUTES=0.5"}})
+	}
+}
+
+func (r *runner) race(name string) {
+	if !r.canRace(name) {
 		return
 	}
 	r.test(name, command{env: []string{"CGO_ENABLED=1"}, args: []string{"go", "test", "-json", "-count=1", "-race", "-timeout=15m", "./..."}})
