@@ -44,6 +44,9 @@ func (m *Mirror) check(t *testing.T, want []*Registration, objects []*Backing, r
 		if got := m.exact(extent); same < 0 && got != nil || same >= 0 && got != sorted[same] {
 			t.Fatalf("exactly %v: %v", extent, got)
 		}
+		if random.IntN(2) == 0 { // over its own and others
+			extent.Length = 1 + random.Uint64N(2*tableStride)
+		}
 		foreign := objects[random.IntN(len(objects))]
 		meets := slices.ContainsFunc(sorted, func(r *Registration) bool { return r.backing != foreign && r.Range().Overlaps(extent) })
 		if got := m.alias(extent, foreign); (got != nil) != meets || got != nil && (got.backing == foreign || !got.Range().Overlaps(extent)) {
