@@ -115,6 +115,9 @@ func (l *life) judge(what string, err error, deadline time.Time) {
 	for n, class := range expected {
 		if own.Class == class {
 			l.errors[n].Add(1)
+			if class == orbitte.ErrUnreachable || class == orbitte.ErrExhausted {
+				time.Sleep(5 * time.Millisecond) // to ask again at once only keeps the processor from the others
+			}
 			return
 		}
 	}
