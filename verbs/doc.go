@@ -32,7 +32,8 @@
 //	MemoryWindow idle ─PrepareBind─▶ prepared ─post─▶ binding ─success─▶ bound ─Publish─▶ published ─EndByPeer─▶ idle
 //	                                                     │                 └─PrepareInvalidate, post─▶ invalidating ─▶ idle
 //	                                                     └─failure─▶ doubtful        idle, no fresh key ─Park─▶ parked
-//	             from everywhere but prepared and parked: Free ─▶ gone; with work at the device only when its pair drained
+//	             from everywhere but prepared and parked: Free ─▶ gone; with work at the device only when its pair drained,
+//	             published only when its pair is in error
 //
 // It relies on what ibv_post_send(3), ibv_poll_cq(3) and ibv_modify_qp(3) promise: a list is taken in order up to
 // bad_wr, the error state flushes each queue in order, only four fields of a failed completion mean anything. Where

@@ -183,6 +183,10 @@ func TestPublishedWindowIsNeverInvalidatedFromHere(t *testing.T) {
 	a.grant(f, w, qa, 0, 10, verbs.AccessRemoteRead)
 	mustPanic(t, "published", "bound", func() { w.PrepareInvalidate(1) })
 	mustPanic(t, "published", "idle", func() { _, _ = w.PrepareBind(1, qa, a.region, addressOf(a.memory), 1, verbs.AccessRemoteRead) })
+	if err := w.Free(); !errors.Is(err, verbs.ErrBusy) || !strings.Contains(err.Error(), "drain the pair") {
+		t.Fatalf("freed while its peer may end it: %v", err)
+	}
+	a.check(qa.Drain())
 	a.check(w.Free())
 	mustPanic(t, "gone", "bound", func() { w.Publish() })
 	a.check(a.closeAll(f, nil, qa))

@@ -392,13 +392,19 @@ func (e *end) closeAll(f *simverbs.Fabric, windows []*verbs.MemoryWindow, pairs 
 // agree compares the owners' counts with the twin's.
 func (e *end) agree() {
 	e.t.Helper()
-	l, c, d := e.process.Live(), e.context.Counts(), e.domain.Counts()
 	if e.context.Close() == nil {
-		if !l.Empty() {
+		if l := e.process.Live(); !l.Empty() {
 			e.t.Fatalf("closed, and alive: %+v", l)
 		}
 		return
 	}
+	e.agreeOpen()
+}
+
+// agreeOpen is agree for a context that is not to be closed.
+func (e *end) agreeOpen() {
+	e.t.Helper()
+	l, c, d := e.process.Live(), e.context.Counts(), e.domain.Counts()
 	have := fmt.Sprint(l.Domains, l.Channels, l.Queues, l.Pairs, l.Regions, l.Windows)
 	want := fmt.Sprint(c.Domains, c.Channels, c.Queues, c.Pairs, d.Regions, d.Windows)
 	if have != want {

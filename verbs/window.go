@@ -204,8 +204,9 @@ func (w *MemoryWindow) completed(id uint64, ok bool) {
 }
 
 // Free ends the window and with it, at once, whatever authority it gives. It refuses with *BusyError while a bind or
-// invalidate is with the device and its pair's sends are not drained; a refusal of the library is final. A published
-// window is freed before its pair is destroyed (SPEC R-18).
+// invalidate is with the device and its pair's sends are not drained, and while the peer of a published window can
+// still reach it: the pair goes to the error state first, and the window is freed before the pair is destroyed (SPEC
+// Otherwise the peer's invalidate could meet the next window with this index. A refusal of the library is final.
 func (w *MemoryWindow) Free() error {
 	if done, err := w.life.ended(); done {
 		return err
@@ -213,6 +214,13 @@ func (w *MemoryWindow) Free() error {
 	w.mustBe("Free", freePhases)
 	if w.work != 0 && !w.pair.sends.drained() {
 		return busy(w.String(), false, Debt{"work requests with the device", 1})
+	}
+	if w.phase == WindowPublished && w.pair.state != PairError {
+		if w.pair.Retained() { // it will never be in error
+			w.keep()
+			return w.life.retain(&w.domain.context.book, w.String(), "ibv_dealloc_mw (not called)", w.pair.life.reason, &w.domain.windows)
+		}
+		return busy(w.String(), false, Debt{"peer that may still use its key (drain the pair)", 1})
 	}
 	err := w.life.end(&w.domain.context.book, w.String(), "ibv_dealloc_mw", func() error { return w.domain.calls.FreeWindow(w.handle) }, &w.domain.windows)
 	if err != nil {
