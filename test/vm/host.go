@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -84,6 +83,7 @@ func (g *guest) follow(ctx context.Context, frames <-chan frame, answer io.Write
 	defer stdout.flush()
 	defer stderr.flush()
 	start := (<-chan struct{})(nil) // of no interest before the guest is ready
+	limit := (<-chan time.Time)(nil)
 	ready := began
 	g.heard = began
 	defer func() { g.result.Run = time.Since(ready) }()
@@ -107,11 +107,13 @@ func (g *guest) follow(ctx context.Context, frames <-chan frame, answer io.Write
 			case frameStderr:
 				_, _ = stderr.Write(f.text)
 			case frameExit, frameFailed:
-				return g.end(f)
+				g.end(f)
+				return true
 			}
 		case <-start:
 			start = nil
 			g.result.started = true
+			limit = time.After(g.machine.Limit)
 			if _, err := answer.Write([]byte{answerGo}); err != nil {
 				return false
 			}
@@ -119,60 +121,52 @@ func (g *guest) follow(ctx context.Context, frames <-chan frame, answer io.Write
 			if g.overdue(began) {
 				return true
 			}
+		case <-limit:
+			g.stop()
+			return true
 		case <-ctx.Done():
-			return g.stop(ctx)
+			g.result.Ended, g.result.Detail = endDied, "given up"
+			return true
 		}
 	}
 }
 
 // end notes what the guest's last frame says.
-func (g *guest) end(f frame) bool {
-	if f.kind == frameFailed {
+func (g *guest) end(f frame) {
+	status, err := strconv.Atoi(string(f.text))
+	switch {
+	case f.kind == frameFailed:
 		g.result.Ended, g.result.Detail = endFailed, string(f.text)
-		return true
-	}
-	status, err := strconv.Atoi(strings.TrimSpace(string(f.text)))
-	if err != nil {
+	case err != nil:
 		g.result.Ended, g.result.Detail = endFailed, fmt.Sprintf("exit status %q", f.text)
-		return true
+	default:
+		g.result.Ended, g.result.Exit, g.result.Detail = endExited, status, ""
 	}
-	g.result.Ended, g.result.Exit, g.result.Detail = endExited, status, ""
-	return true
 }
 
 func (m *machine) quiet() time.Duration { return cmp.Or(m.Quiet, quietMax) }
 
-// overdue ends a guest that has been silent for too long.
+// overdue ends a guest that has been silent, or that has booted, for too long.
 func (g *guest) overdue(began time.Time) bool {
-	silent := time.Since(g.heard)
-	switch {
+	switch silent := time.Since(g.heard); {
 	case g.result.Boot == 0 && time.Since(began) > bootMax:
-		g.result.Ended = endHang
 		g.result.Detail = fmt.Sprintf("not ready %v after QEMU started", bootMax)
 	case g.result.Boot != 0 && silent > g.machine.quiet():
-		g.result.Ended = endHang
 		g.result.Detail = fmt.Sprintf("no sign of the guest's user space for %.0f s", silent.Seconds())
 	default:
 		return false
 	}
+	g.result.Ended = endHang
 	return true
 }
 
-// stop ends a guest at the time limit, or when the run is given up.
-func (g *guest) stop(ctx context.Context) bool {
-	silent := time.Since(g.heard)
-	switch {
-	case !errors.Is(ctx.Err(), context.DeadlineExceeded):
-		g.result.Ended, g.result.Detail = endDied, "given up"
-	case silent > min(quietAtEnd, g.machine.quiet()):
+// stop notes how the guest was at the time limit.
+func (g *guest) stop() {
+	if silent := time.Since(g.heard); silent > min(quietAtEnd, g.machine.quiet()) {
 		g.result.Ended = endHang
 		g.result.Detail = fmt.Sprintf("at the time limit of %v the guest's user space had been silent for %.0f s", g.machine.Limit, silent.Seconds())
-	default:
-		g.result.Ended = endLimit
-		g.result.Detail = fmt.Sprintf("the time limit of %v was reached; the guest lived", g.machine.Limit)
-		if g.result.Boot == 0 {
-			g.result.Detail = fmt.Sprintf("the time limit of %v was reached while the guest booted", g.machine.Limit)
-		}
+		return
 	}
-	return true
+	g.result.Ended = endLimit
+	g.result.Detail = fmt.Sprintf("the time limit of %v was reached; the guest lived", g.machine.Limit)
 }

@@ -29,7 +29,7 @@ type machine struct {
 	Dir    string        // absolute path of the command's working folder
 	Env    []string      // for the command, beside what the guest sets
 	Args   []string      // the command
-	Limit  time.Duration // wall time of the whole run, all boots included
+	Limit  time.Duration // wall time of the command; a boot has bootMax beside it
 	Memory int           // MiB for each guest
 	CPUs   int
 	Append string        // more arguments for the guest's kernel
@@ -93,15 +93,14 @@ type orders struct {
 const (
 	quietMax    = 45 * time.Second // a loaded host delays a guest's beats by seconds
 	quietAtEnd  = 10 * time.Second // at the time limit, such a silence is called a hang
-	bootMax     = 90 * time.Second // a boot that takes longer counts as an early death
+	bootMax     = 2 * time.Minute  // a boot that takes longer counts as an early death
 	beatEvery   = time.Second
 	consoleKept = 64 << 10 // bytes of the guest's console
 )
 
-// run boots the machine's guests and waits for their end. It repeats once when a guest died before any command began.
+// run boots the machine's guests and waits for their end. It repeats once when a guest died before any command began,
+// so that it ends within Limit and two boots.
 func (m *machine) run(ctx context.Context) ([]result, error) {
-	ctx, cancel := context.WithTimeout(ctx, m.Limit)
-	defer cancel()
 	results, err := m.boot(ctx)
 	for _, r := range results {
 		if err == nil && ctx.Err() == nil && !r.started && r.Ended != endFailed && r.Ended != endExited {
