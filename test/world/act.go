@@ -60,12 +60,12 @@ func (r *run) life(a faults.Action, p faults.Param) *life {
 	return nil
 }
 
-// idle is like life, for a call that waits: only one may wait in a life at a time.
+// idle says why no further call that waits can be taken; empty when it can.
 func (r *run) idle(l *life) string {
 	switch {
 	case l == nil || !l.alive():
 		return absent
-	case l.caller != nil:
+	case len(l.queue) >= queueMax:
 		return busy
 	}
 	return ""
@@ -146,8 +146,7 @@ func (r *run) unregister(a faults.Action) string {
 	if why := r.idle(g.life); why != "" {
 		return why
 	}
-	ctx := r.newLease(a.Duration(faults.Deadline))
-	g.life.call("unregister", ctx, func() {
+	g.life.call("unregister", a.Duration(faults.Deadline), func(ctx *lease) {
 		err := g.life.engine.Unregister(ctx, g.handle)
 		g.gone = g.gone || err == nil
 		r.ended(g.life, "unregister", err)
@@ -198,8 +197,7 @@ func (r *run) openSegment(a faults.Action) string {
 	s := &segment{name: a.Int(faults.Segment), life: l, peer: peer}
 	r.segments[s.name] = s
 	s.gone = true // until it is open
-	ctx := r.newLease(a.Duration(faults.Deadline))
-	l.call("open-segment", ctx, func() {
+	l.call("open-segment", a.Duration(faults.Deadline), func(ctx *lease) {
 		alive := peer.alive()
 		handle, err := l.engine.OpenSegment(ctx, peer.slot.address.String(), peer.epoch)
 		if err == nil {
@@ -239,8 +237,7 @@ func (r *run) refresh(a faults.Action) string {
 	if why := r.idle(s.life); why != "" {
 		return why
 	}
-	ctx := r.newLease(a.Duration(faults.Deadline))
-	s.life.call("refresh", ctx, func() {
+	s.life.call("refresh", a.Duration(faults.Deadline), func(ctx *lease) {
 		alive := s.peer.alive()
 		err := s.handle.Refresh(ctx)
 		r.ended(s.life, "refresh", err)
@@ -257,8 +254,7 @@ func (r *run) closeSegment(a faults.Action) string {
 	if why := r.idle(s.life); why != "" {
 		return why
 	}
-	ctx := r.newLease(a.Duration(faults.Deadline))
-	s.life.call("close-segment", ctx, func() {
+	s.life.call("close-segment", a.Duration(faults.Deadline), func(ctx *lease) {
 		err := s.life.engine.CloseSegment(ctx, s.handle)
 		s.gone = s.gone || err == nil
 		r.ended(s.life, "close-segment", err)
@@ -284,9 +280,8 @@ func (r *run) closeSource(a faults.Action) string {
 	if why := r.idle(l); why != "" {
 		return why
 	}
-	ctx := r.newLease(a.Duration(faults.Deadline))
 	l.fenced = true
-	l.call("close-source", ctx, func() { r.ended(l, "close-source", l.engine.CloseSource(ctx)) })
+	l.call("close-source", a.Duration(faults.Deadline), func(ctx *lease) { r.ended(l, "close-source", l.engine.CloseSource(ctx)) })
 	return begun
 }
 
@@ -295,8 +290,7 @@ func (r *run) closeRequester(a faults.Action) string {
 	if why := r.idle(l); why != "" {
 		return why
 	}
-	ctx := r.newLease(a.Duration(faults.Deadline))
-	l.call("close-requester", ctx, func() { r.ended(l, "close-requester", l.engine.CloseRequester(ctx)) })
+	l.call("close-requester", a.Duration(faults.Deadline), func(ctx *lease) { r.ended(l, "close-requester", l.engine.CloseRequester(ctx)) })
 	return begun
 }
 
@@ -306,8 +300,7 @@ func (r *run) close(a faults.Action) string {
 		return why
 	}
 	l.fenced = true
-	ctx := r.newLease(0)
-	l.call("close", ctx, func() {
+	l.call("close", 0, func(ctx *lease) {
 		err := l.engine.Close(ctx)
 		r.ended(l, "close", err)
 		r.afterClose(l, err)

@@ -106,8 +106,7 @@ func (r *run) unfinished() string {
 
 // teardown gives everything of an open engine back and closes it, in one call that waits.
 func (r *run) teardown(l *life) {
-	ctx := r.newLease(0)
-	l.call("teardown", ctx, func() {
+	l.call("teardown", 0, func(ctx *lease) {
 		r.free(l)
 		for _, s := range l.segments {
 			if s.gone {
@@ -177,7 +176,7 @@ func (r *run) bury(l *life) {
 	}
 	if c := l.caller; c != nil {
 		l.caller = nil
-		for over := false; !over; {
+		for _, over := c.resume(); !over; {
 			_, over = c.resume()
 		}
 	}

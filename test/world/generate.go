@@ -2,6 +2,7 @@ package world
 
 import (
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/orbitte/orbitte/test/faults"
@@ -31,17 +32,24 @@ type generator struct {
 
 type plannedSlot struct {
 	memories  []plannedMemory
-	ranges    []int
+	ranges    []plannedRange
 	segments  []plannedSegment
 	batches   []int
-	dead      bool
-	requests  int
 	restarted bool
 }
 
 type plannedMemory struct{ name, length int }
 
-type plannedSegment struct{ name, peer int }
+type plannedRange struct {
+	name, memory, at, length int
+	permission               int64
+}
+
+// plannedSegment remembers what the peer published when it was opened or refreshed.
+type plannedSegment struct {
+	name, peer int
+	view       []plannedRange
+}
 
 type planned struct {
 	turn   int
@@ -216,14 +224,14 @@ func (g *generator) register(i int) {
 		permission = int64(g.random.IntN(4))
 	}
 	name := g.name()
-	s.ranges = append(s.ranges, name)
+	s.ranges = append(s.ranges, plannedRange{name, m.name, at, length, permission})
 	g.do(faults.New(faults.Register).With(faults.EngineOf, int64(i)).With(faults.Registration, int64(name)).With(faults.Memory, int64(m.name)).
 		With(faults.Offset, int64(at)).With(faults.Length, int64(length)).With(faults.Permission, permission))
 }
 
 func (g *generator) open(i, peer int) {
 	name := g.name()
-	g.slots[i].segments = append(g.slots[i].segments, plannedSegment{name, peer})
+	g.slots[i].segments = append(g.slots[i].segments, plannedSegment{name, peer, slices.Clone(g.slots[peer].ranges)})
 	a := faults.New(faults.OpenSegment).With(faults.EngineOf, int64(i)).With(faults.Segment, int64(name)).With(faults.Peer, int64(peer)).
 		With(faults.Deadline, g.deadline())
 	if g.slots[peer].restarted && g.chance(20) {

@@ -1,6 +1,7 @@
 package world
 
 import (
+	"slices"
 	"time"
 
 	"github.com/orbitte/orbitte/test/faults"
@@ -44,47 +45,69 @@ func (g *generator) next() {
 	}
 }
 
-// requests writes up to n requests of one engine; nil when it has nothing to ask with.
+// requests writes up to n requests of one engine; nil when it has nothing to ask with. Most name ranges that
+// should be registered, the others whatever comes.
 func (g *generator) requests(i, n int) (list []faults.Request) {
 	s := g.slots[i]
+	segment, ok := pick(g, s.segments)
 	for range n {
-		segment, ok := pick(g, s.segments)
-		local, ok2 := pick(g, s.memories)
-		if !ok || !ok2 {
-			return nil
+		if ok && g.chance(12) {
+			segment, ok = pick(g, s.segments)
 		}
-		if len(list) > 0 && g.chance(80) {
-			segment = s.segment(list[0].Segment)
-		}
-		remote, ok := pick(g, g.slots[segment.peer].memories)
 		if !ok {
 			return nil
 		}
-		q := faults.Request{Write: g.chance(50), Memory: local.name, Segment: segment.name, Target: remote.name}
-		most := min(local.length, remote.length)
-		q.Length = most
-		if g.chance(70) {
-			q.Length = g.between(1, most)
-		}
-		if g.chance(3) {
-			q.Length = 0
-		}
-		q.Offset, q.At = g.random.IntN(local.length-q.Length+1), g.random.IntN(remote.length-q.Length+1)
-		if g.chance(2) {
-			q.At = remote.length // one beyond the end
+		q, ok := g.request(s, segment)
+		if !ok {
+			return nil
 		}
 		list = append(list, q)
 	}
 	return list
 }
 
-func (s *plannedSlot) segment(name int) plannedSegment {
-	for _, one := range s.segments {
-		if one.name == name {
-			return one
-		}
+func (g *generator) request(s *plannedSlot, segment plannedSegment) (q faults.Request, ok bool) {
+	q = faults.Request{Write: g.chance(50), Segment: segment.name}
+	local, remote, ok := g.ends(s, segment, q.Write)
+	if !ok {
+		return q, false
 	}
-	return s.segments[0]
+	most := min(local.length, remote.length)
+	q.Length = most
+	switch {
+	case g.chance(60):
+		q.Length = g.between(1, most)
+	case g.chance(5):
+		q.Length = 0
+	}
+	q.Memory, q.Target = local.memory, remote.memory
+	q.Offset, q.At = local.at+g.random.IntN(local.length-q.Length+1), remote.at+g.random.IntN(remote.length-q.Length+1)
+	if g.chance(1) {
+		q.At += 1 << 20 // far beyond the end
+	}
+	return q, true
+}
+
+// ends picks the two ranges of a request.
+func (g *generator) ends(s *plannedSlot, segment plannedSegment, write bool) (local, remote plannedRange, ok bool) {
+	want := int64(1)
+	if write {
+		want = 2
+	}
+	local, ok = pick(g, s.ranges)
+	if g.chance(3) || !ok {
+		m, ok := pick(g, s.memories)
+		if !ok {
+			return local, remote, false
+		}
+		local = plannedRange{memory: m.name, length: m.length}
+	}
+	fitting := slices.DeleteFunc(slices.Clone(segment.view), func(r plannedRange) bool { return r.permission&want == 0 })
+	remote, ok = pick(g, fitting)
+	if g.chance(3) || !ok {
+		remote, ok = pick(g, segment.view)
+	}
+	return local, remote, ok
 }
 
 func (g *generator) transfer(i int) {
@@ -147,24 +170,36 @@ func (g *generator) reopen(i int) { g.open(i, g.random.IntN(len(g.slots))) }
 
 func (g *generator) refresh(i int) {
 	if s, ok := pick(g, g.slots[i].segments); ok {
+		for k := range g.slots[i].segments {
+			if other := &g.slots[i].segments[k]; other.name == s.name {
+				other.view = slices.Clone(g.slots[s.peer].ranges)
+			}
+		}
 		g.do(faults.New(faults.Refresh).With(faults.Segment, int64(s.name)).With(faults.Deadline, g.deadline()))
 	}
 }
 
 func (g *generator) closeSegment(i int) {
 	if s, ok := pick(g, g.slots[i].segments); ok && len(g.slots[i].segments) > 1 {
+		if g.chance(80) {
+			g.slots[i].segments = slices.DeleteFunc(g.slots[i].segments, func(other plannedSegment) bool { return other.name == s.name })
+		}
 		g.do(faults.New(faults.CloseSegment).With(faults.Segment, int64(s.name)).With(faults.Deadline, g.deadline()))
 	}
 }
 
 func (g *generator) unregister(i int) {
-	if name, ok := pick(g, g.slots[i].ranges); ok {
-		g.do(faults.New(faults.Unregister).With(faults.Registration, int64(name)).With(faults.Deadline, g.deadline()))
+	if r, ok := pick(g, g.slots[i].ranges); ok && len(g.slots[i].ranges) > 1 {
+		g.slots[i].ranges = slices.DeleteFunc(g.slots[i].ranges, func(other plannedRange) bool { return other.name == r.name })
+		g.do(faults.New(faults.Unregister).With(faults.Registration, int64(r.name)).With(faults.Deadline, g.deadline()))
 	}
 }
 
 func (g *generator) freeMemory(i int) {
-	if m, ok := pick(g, g.slots[i].memories); ok && len(g.slots[i].memories) > 1 {
+	m, ok := pick(g, g.slots[i].memories)
+	used := slices.ContainsFunc(g.slots[i].ranges, func(r plannedRange) bool { return r.memory == m.name })
+	if ok && len(g.slots[i].memories) > 1 && !used {
+		g.slots[i].memories = slices.DeleteFunc(g.slots[i].memories, func(other plannedMemory) bool { return other.name == m.name })
 		g.do(faults.New(faults.FreeMemory).With(faults.Memory, int64(m.name)))
 	}
 }
@@ -212,7 +247,9 @@ func (g *generator) startAgain(i int) {
 	for peer := range g.slots {
 		switch {
 		case peer == i:
-		case g.chance(60):
+			continue
+		case g.chance(80):
+			g.slots[peer].segments = slices.DeleteFunc(g.slots[peer].segments, func(s plannedSegment) bool { return s.peer == i })
 			g.open(peer, i)
 		}
 		if g.chance(50) {

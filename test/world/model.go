@@ -2,6 +2,7 @@ package world
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
 
 	"github.com/orbitte/orbitte"
@@ -125,20 +126,54 @@ func (m *memory) change() int {
 			first, end = min(first, i), i+1
 		}
 	}
-	done := m.peel(open)
+	done, free := m.peel(open)
 	for i := first; i < end; i++ {
 		if open[i] {
 			return i
 		}
 	}
 	m.settle(done)
+	m.hidden(free)
 	return -1
+}
+
+// hidden gives those the benefit whose content a later change of the same step has covered, in part or whole, so
+// that nobody can have seen it: what is left of it must be theirs.
+func (m *memory) hidden(free []bool) {
+	for _, o := range m.targets {
+		if o.matched || !slices.Contains(free[o.toAt:o.toAt+o.length], true) {
+			continue
+		}
+		for _, content := range o.legal {
+			o.matched = o.matched || fits(content, m.data[o.toAt:], free[o.toAt:])
+		}
+	}
+}
+
+// fits says whether content stands in data, except where that is free.
+func fits(content, data []byte, free []bool) bool {
+	for i := range content {
+		if content[i] != data[i] && !free[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// show lets the readers of a memory see what it holds now, before anybody has explained it.
+func (m *memory) show() {
+	if m.closed || len(m.sources) == 0 || bytes.Equal(m.data, m.shadow) {
+		return
+	}
+	for _, o := range m.sources {
+		o.admit(m.data[o.fromAt : o.fromAt+o.length])
+	}
 }
 
 // peel takes the changes apart, the last one first: an op whose legal content stands whole where it belongs,
 // except where a later one has changed it, explains its bytes. Taking one that fits never hinders another.
-func (m *memory) peel(open []bool) (done []*op) {
-	free := make([]bool, len(open)) // explained: whatever stood there before is hidden
+func (m *memory) peel(open []bool) (done []*op, free []bool) {
+	free = make([]bool, len(open)) // explained: whatever stood there before is hidden
 	for again := true; again; {
 		again = false
 		for _, o := range m.targets {
@@ -155,7 +190,7 @@ func (m *memory) peel(open []bool) (done []*op) {
 			done, again = append(done, o), true
 		}
 	}
-	return done
+	return done, free
 }
 
 // second is true exactly when another op explains what o explains.
@@ -185,14 +220,7 @@ func (o *op) explains(m *memory, open, free []bool) bool {
 		end = last + 1
 	}
 	for _, content := range o.legal {
-		fits := true
-		for i := 0; i < end; i++ {
-			if content[i] != m.data[o.toAt+i] && !free[o.toAt+i] {
-				fits = false
-				break
-			}
-		}
-		if fits {
+		if fits(content[:end], m.data[o.toAt:], free[o.toAt:]) {
 			return true
 		}
 	}
@@ -301,4 +329,22 @@ func (s *submission) held() uint64 {
 		return uint64(len(s.note.text.Name) + len(s.note.text.Message))
 	}
 	return s.bytes
+}
+
+// difference says which bytes changed, and who might have done it.
+func (m *memory) difference() string {
+	first, last, count := -1, 0, 0
+	for i := range m.data {
+		if m.data[i] != m.shadow[i] {
+			if first < 0 {
+				first = i
+			}
+			last, count = i, count+1
+		}
+	}
+	text := fmt.Sprintf("%d bytes from %d to %d", count, first, last)
+	for _, o := range m.targets {
+		text += fmt.Sprintf("; request %d may change %d bytes at %d", o.number, o.length, o.toAt)
+	}
+	return text
 }

@@ -40,12 +40,15 @@ const (
 
 // after holds a life against the model when it has made a step.
 func (r *run) after(l *life) {
+	for _, m := range l.memories { // first of all: what one memory got in this step may have come from another
+		m.show()
+	}
 	for _, m := range l.memories {
 		if m.closed {
 			continue
 		}
 		if at := m.change(); at >= 0 {
-			r.violate(OracleBytes, "%v: byte %d of memory %d changed, and no request in flight explains it", l, at, m.name)
+			r.violate(OracleBytes, "%v: byte %d of memory %d changed, and no request in flight explains it: %s", l, at, m.name, m.difference())
 			return
 		}
 	}

@@ -89,6 +89,7 @@ type life struct {
 	doors    []*door
 	task     *simkernel.Task
 	caller   *caller
+	queue    []queued // calls that wait behind it
 	epoch    orbitte.Epoch
 	direct   bool
 	memories []*memory
@@ -101,6 +102,13 @@ type life struct {
 	closed   bool
 	killed   bool
 	steps    int
+}
+
+// queued is a call that has not begun.
+type queued struct {
+	what string
+	d    time.Duration
+	do   func(ctx *lease)
 }
 
 type registration struct {
@@ -268,7 +276,7 @@ func (r *run) step(l *life) bool {
 		c := l.caller
 		var over bool
 		if worked, over = c.resume(); over {
-			l.caller = nil
+			l.nextCall()
 		}
 	} else {
 		worked = l.engine.Progress(time.Hour)
@@ -277,11 +285,30 @@ func (r *run) step(l *life) bool {
 	return worked
 }
 
-// call starts a call that waits. It runs from the life's next step on.
-func (l *life) call(what string, ctx *lease, do func()) {
+// nextCall begins the call that stands behind the one that is over.
+func (l *life) nextCall() {
+	l.caller = nil
+	if len(l.queue) > 0 && l.alive() {
+		first := l.queue[0]
+		l.queue = l.queue[1:]
+		l.call(first.what, first.d, first.do)
+	}
+}
+
+// queueMax is how many calls may stand behind the one that waits.
+const queueMax = 8
+
+// call starts a call that waits: the program of a life has one thread, so it begins when those before it are over,
+// in one of the life's next steps. Its context is made then.
+func (l *life) call(what string, d time.Duration, do func(ctx *lease)) {
+	if l.caller != nil {
+		l.queue = append(l.queue, queued{what, d, do})
+		return
+	}
+	ctx := l.run.newLease(d)
 	l.caller = newCaller(what, l.run.net.Now(), ctx, func() {
 		if !l.killed {
-			do()
+			do(ctx)
 		}
 	})
 	l.task.Ready()

@@ -39,7 +39,10 @@ func (t *tap) completed(list []reactor.Completion) {
 func (t *tap) fail(out []reactor.Completion) int {
 	n := min(len(out), len(t.open))
 	for i := range n {
-		out[i] = reactor.Completion{Ticket: t.open[i].ticket, Err: syscall.ECANCELED}
+		out[i] = reactor.Completion{Ticket: t.open[i].ticket}
+		if t.open[i].kind != reactor.Watch { // who watches looks, and finds the failure
+			out[i].Err = syscall.ECONNRESET
+		}
 	}
 	t.open = append(t.open[:0], t.open[n:]...)
 	return n

@@ -47,10 +47,16 @@ func (r *run) prepare(l *life, a faults.Action) *prepared {
 		if s.peer == l {
 			o.direct = false // a copy in the process, in one turn
 		}
+		if !o.within() { // the neighbour in the address space may be anybody's
+			request.Local, request.Remote = request.Local|nowhere, request.Remote|nowhere
+		}
 		p.requests, p.ops, p.bytes = append(p.requests, request), append(p.ops, o), p.bytes+request.Length
 	}
 	return p
 }
+
+// nowhere is a bit that no address of a program has.
+const nowhere = 1 << 62
 
 // within is true exactly when the op's ranges lie inside their memory objects. Others are refused by every check.
 func (o *op) within() bool {
@@ -158,11 +164,10 @@ func (r *run) transfer(a faults.Action) string {
 	if r.prepare(l, a) == nil || r.notes[a.Int(faults.Note)] != nil {
 		return absent
 	}
-	ctx := r.newLease(a.Duration(faults.Deadline))
-	l.call("transfer", ctx, func() {
+	l.call("transfer", a.Duration(faults.Deadline), func(ctx *lease) {
 		p := r.prepare(l, a)
-		if p == nil {
-			r.ended(l, "transfer", nil)
+		if p == nil || r.notes[a.Int(faults.Note)] != nil {
+			r.tell("%v transfer => %s", l, absent)
 			return
 		}
 		r.stamp(p)
@@ -298,12 +303,14 @@ func (r *run) retryNotes(a faults.Action) string {
 	if why := r.idle(s.life); why != "" {
 		return why
 	}
-	ctx := r.newLease(a.Duration(faults.Deadline))
-	n := s.note
-	if n.status == orbitte.Failed {
-		n.ended, n.effect = false, orbitte.EffectUnknown // until it is told, it may arrive
-	}
-	s.life.call("retry-notes", ctx, func() {
+	s.life.call("retry-notes", a.Duration(faults.Deadline), func(ctx *lease) {
+		n := s.note
+		if s.freed {
+			return
+		}
+		if n.status == orbitte.Failed {
+			n.ended, n.effect = false, orbitte.EffectUnknown // until it is told, it may arrive
+		}
 		left, err := s.batch.RetryNotifications(ctx)
 		if s.life.killed {
 			return
@@ -329,10 +336,13 @@ func (r *run) notify(a faults.Action) string {
 	if why := r.idle(s.life); why != "" {
 		return why
 	}
-	ctx := r.newLease(a.Duration(faults.Deadline))
-	n := r.addNote(s.life, a, nil)
-	n.sendTo(s.peer)
-	s.life.call("notify", ctx, func() {
+	s.life.call("notify", a.Duration(faults.Deadline), func(ctx *lease) {
+		if s.gone || r.notes[a.Int(faults.Note)] != nil {
+			r.tell("%v notify => %s", s.life, absent)
+			return
+		}
+		n := r.addNote(s.life, a, nil)
+		n.sendTo(s.peer)
 		report, err := s.life.engine.SendNotification(ctx, s.handle, n.text)
 		if s.life.killed {
 			return

@@ -16,6 +16,7 @@ func main() {
 	counts := map[string]int{}
 	turns := 0
 	for seed := first; seed < first+n; seed++ {
+		if os.Getenv("V") != "" { println(seed) }
 		res := world.Run(world.Generate(seed, 0), world.Options{})
 		turns += res.Turns
 		for k, v := range res.Counts {
