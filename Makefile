@@ -9,6 +9,7 @@ LIMIT    ?= 0
 # Packages of make fuzz, such as FUZZ=./netproto.
 FUZZ     ?= ./...
 PERFARGS ?=
+FLEETARGS ?=
 # How long make soak runs, the seed of its plan (empty: a new one), and its other flags.
 MINUTES  ?= 10
 SEED     ?=
@@ -19,7 +20,7 @@ BIN      := bin
 export GOFLAGS ?= -buildvcs=false
 
 .DEFAULT_GOAL := help
-.PHONY: help build test demo fuzz soak perf cover clean
+.PHONY: help build test demo fuzz soak perf fleet cover clean
 
 help: ## list the targets
 	@echo "targets:"
@@ -45,6 +46,9 @@ soak: ## real processes, random faults, race detector (needs gcc): MINUTES=10 SE
 
 perf: ## measure against a raw loop in the same run; PERFARGS are passed on
 	$(GO) run ./perf/orbitbench $(PERFARGS)
+
+fleet: ## what a request costs against peers, regions, batch size and engines, and 1,000 engines with every byte checked; FLEETARGS are passed on
+	$(GO) run ./test/world/fleet $(FLEETARGS)
 
 cover: ## statement coverage of all packages by all tests: bin/cover.html
 	@mkdir -p $(BIN)
