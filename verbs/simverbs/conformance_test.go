@@ -25,7 +25,10 @@ func seedOf(t *testing.T) uint64 {
 // harness is two hosts on a fabric whose clock moves when a test waits.
 func harness(t *testing.T, p simverbs.Personality, facts verbstest.Facts) verbstest.Harness {
 	f := simverbs.NewFabric(seedOf(t), simverbs.Options{Personality: p, Mapped: verbstest.Mapped, Violation: func(err error) { t.Error(err) }})
-	device := map[simverbs.Personality]string{simverbs.Hardware: "mlx5_0", simverbs.SoftRoCE: "rxe0"}[p]
+	device := "rxe0"
+	if p == simverbs.Hardware {
+		device = "mlx5_0"
+	}
 	a, b := f.Host("a").Process("p"), f.Host("b").Process("q")
 	port := f.Host("a").Device(device).Port(1)
 	idle := false
@@ -61,4 +64,10 @@ func TestHardwareTwinConforms(t *testing.T) {
 
 func TestSoftRoCETwinConforms(t *testing.T) {
 	verbstest.Run(t, func(t *testing.T) verbstest.Harness { return harness(t, simverbs.SoftRoCE, verbstest.SoftRoCEFacts()) })
+}
+
+func TestOldSoftRoCETwinConforms(t *testing.T) {
+	verbstest.Run(t, func(t *testing.T) verbstest.Harness {
+		return harness(t, simverbs.OldSoftRoCE, verbstest.OldSoftRoCEFacts())
+	})
 }

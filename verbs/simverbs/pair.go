@@ -259,7 +259,7 @@ func (q *pair) toError() {
 	if q.gone || q.state == verbs.PairError {
 		return
 	}
-	q.state = verbs.PairError
+	q.state, q.receivesAtError = verbs.PairError, q.receiveTail
 	q.answers, q.answered, q.dying = q.answers[:0], 0, false
 	q.scheduleFlush()
 }
@@ -282,12 +282,20 @@ func (q *pair) flush() {
 		q.sendDone++
 		q.completeSend(w, verbs.WorkFlushed)
 	}
-	for n := 1 + f.random.IntN(8); n > 0 && q.receiveDone < q.receiveTail; n-- {
+	for n := 1 + f.random.IntN(8); n > 0 && q.receiveDone < q.flushable(); n-- {
 		q.completeReceive(verbs.Completion{Status: verbs.WorkFlushed})
 	}
-	if q.sendDone < q.sendTail || q.receiveDone < q.receiveTail {
+	if q.sendDone < q.sendTail || q.receiveDone < q.flushable() {
 		q.scheduleFlush()
 	}
+}
+
+// flushable is up to where receives are flushed.
+func (q *pair) flushable() uint64 {
+	if q.fabric().flushesLateReceives() {
+		return q.receiveTail
+	}
+	return q.receivesAtError
 }
 
 // notReadyDelay is the time that a code of the RNR NAK timer stands for (IBTA table 45).

@@ -9,7 +9,7 @@ import (
 
 // The places where devices differ are asked here, so that a note stands beside each.
 
-func (f *Fabric) soft() bool { return f.options.Personality == SoftRoCE }
+func (f *Fabric) soft() bool { return f.options.Personality != Hardware }
 
 // windowRange: rdma_rxe checks a window's key, direction, pair and invalidation, but only its region's range.
 func (f *Fabric) windowRange() bool { return !f.soft() }
@@ -23,10 +23,14 @@ func (f *Fabric) invalidatedFlag() uint32 {
 	return 1 << 3
 }
 
-// local is the status of work that failed on its own side: rdma_rxe of 6.12 reports it as flushed.
+// local is the status of work that failed on its own side: rdma_rxe of 6.12 reports it as flushed, and of 6.1 as
+// LOC_QP_OP_ERR (seen with verbstest on 6.1.0).
 func (f *Fabric) local(s verbs.WorkStatus) verbs.WorkStatus {
-	if f.soft() {
+	switch f.options.Personality {
+	case SoftRoCE:
 		return verbs.WorkFlushed
+	case OldSoftRoCE:
+		return verbs.WorkLocalPair
 	}
 	return s
 }
@@ -134,5 +138,24 @@ func (f *Fabric) foreignInvalidation() bool { return f.soft() }
 // panicsOnInvalidation: rdma_rxe kills its kernel when a window that is not bound is invalidated.
 func (f *Fabric) panicsOnInvalidation() bool { return f.soft() }
 
-// postsBeyondDepthInError: rdma_rxe accepts any amount of work on a pair in error and flushes it.
-func (f *Fabric) postsBeyondDepthInError() bool { return f.soft() }
+// keepsEarlySends: rdma_rxe's library puts work into a queue that it shares with the kernel before the kernel looks at
+// the pair's state. The call fails without a bad_wr, and the work waits there (seen with verbstest on 6.12.94).
+func (f *Fabric) keepsEarlySends() bool { return f.soft() }
+
+// sameKey: rdma_rxe binds a free window to the key that it has (seen with verbstest on 6.12.94).
+func (f *Fabric) sameKey() bool { return f.soft() }
+
+// tooLong is how both sides learn that a message did not fit its receive: rdma_rxe says LOC_QP_OP_ERR and REM_OP_ERR
+// (seen with verbstest on 6.12.94).
+func (f *Fabric) tooLong() (receiver, sender verbs.WorkStatus) {
+	if f.soft() {
+		return verbs.WorkLocalPair, verbs.WorkRemoteOperation
+	}
+	return verbs.WorkLocalLength, verbs.WorkRemoteRequest
+}
+
+// accessEvents: a device tells its side of a refused key; rdma_rxe does not (seen with verbstest on 6.12.94).
+func (f *Fabric) accessEvents() bool { return !f.soft() }
+
+// flushesLateReceives: rdma_rxe of 6.1 does not look at receives that come to a pair in error (seen with verbstest).
+func (f *Fabric) flushesLateReceives() bool { return f.options.Personality != OldSoftRoCE }

@@ -27,6 +27,9 @@ func (p *Process) PostSend(h verbs.PairHandle, list []verbs.SendWork) (int, erro
 		}
 	}
 	q.posted()
+	if errno == 0 && q.early() && len(list) > 0 {
+		return -1, fail(CallPostSend, "pair", syscall.EINVAL)
+	}
 	if errno == 0 {
 		return len(list), nil
 	}
@@ -44,9 +47,14 @@ func (q *pair) posted() {
 	}
 }
 
+// early is true exactly when the pair takes no sends yet.
+func (q *pair) early() bool {
+	return q.state != verbs.PairReadyToSend && q.state != verbs.PairError
+}
+
 // post puts one piece of work into the send queue.
 func (q *pair) post(w *verbs.SendWork) syscall.Errno {
-	if q.state != verbs.PairReadyToSend && q.state != verbs.PairError {
+	if q.early() && !q.fabric().keepsEarlySends() {
 		return syscall.EINVAL
 	}
 	if w.Operation < verbs.Write || w.Operation > verbs.LocalInvalidate {
@@ -61,10 +69,7 @@ func (q *pair) post(w *verbs.SendWork) syscall.Errno {
 		used = q.sendDone
 	}
 	if int(q.sendTail-used) >= len(q.sendRing) {
-		if q.state != verbs.PairError || !q.fabric().postsBeyondDepthInError() {
-			return syscall.ENOMEM
-		}
-		q.growSends()
+		return syscall.ENOMEM
 	}
 	slot := q.work(q.sendTail)
 	*slot = work{SendWork: *w}
@@ -76,15 +81,6 @@ func (q *pair) post(w *verbs.SendWork) syscall.Errno {
 	}
 	q.sendTail++
 	return 0
-}
-
-// growSends makes room for work beyond the depth, which only a pair in error takes.
-func (q *pair) growSends() {
-	ring := make([]work, 2*len(q.sendRing))
-	for i := q.sendDone; i < q.sendTail; i++ {
-		ring[i%uint64(len(ring))] = *q.work(i)
-	}
-	q.sendRing, q.inline = ring, nil
 }
 
 func (q *pair) inlineBytes(index uint64, n int) []byte {
@@ -112,7 +108,7 @@ func (p *Process) PostReceive(h verbs.PairHandle, list []verbs.ReceiveWork) (int
 			break
 		}
 	}
-	if q.state == verbs.PairError {
+	if q.state == verbs.PairError && f.flushesLateReceives() {
 		q.scheduleFlush()
 	}
 	if errno == 0 {
@@ -133,20 +129,9 @@ func (q *pair) postReceive(w verbs.ReceiveWork) syscall.Errno {
 		used = q.receiveDone
 	}
 	if int(q.receiveTail-used) >= len(q.receiveRing) {
-		if q.state != verbs.PairError || !q.fabric().postsBeyondDepthInError() {
-			return syscall.ENOMEM
-		}
-		q.growReceives()
+		return syscall.ENOMEM
 	}
 	q.receiveRing[q.receiveTail%uint64(len(q.receiveRing))] = w
 	q.receiveTail++
 	return 0
-}
-
-func (q *pair) growReceives() {
-	ring := make([]verbs.ReceiveWork, max(16, 2*len(q.receiveRing)))
-	for i := q.receiveDone; i < q.receiveTail; i++ {
-		ring[i%uint64(len(ring))] = q.receiveRing[i%uint64(len(q.receiveRing))]
-	}
-	q.receiveRing = ring
 }

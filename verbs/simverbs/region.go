@@ -85,9 +85,11 @@ func (p *Process) Register(h verbs.DomainHandle, address, length uint64, a verbs
 	errno := d.mayRegister(length, a)
 	switch {
 	case errno != 0:
+	case address+length < address:
+		errno = syscall.EINVAL
 	case p.lockedMax > 0 && p.locked+length > p.lockedMax:
 		errno = syscall.ENOMEM
-	case address+length < address || !mapped(address, length, a&verbs.AccessLocalWrite != 0):
+	case !mapped(address, length, a&verbs.AccessLocalWrite != 0):
 		errno = syscall.EFAULT
 	}
 	if errno != 0 {

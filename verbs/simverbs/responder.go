@@ -26,6 +26,8 @@ type responder struct {
 	receiveFreed uint64 // slots up to here were proven free by polled completions
 	receiveDone  uint64
 	receiveTail  uint64
+	// receivesAtError is receiveTail at the moment of the error.
+	receivesAtError uint64
 
 	expected   uint32 // the next packet number
 	refused    bool   // true exactly when a NAK for expected is out
@@ -142,7 +144,8 @@ func (q *pair) acceptSend(p *packet) {
 		q.placed = 0
 	}
 	if p.length > r.Length {
-		q.failReceive(p, verbs.WorkLocalLength, verbs.WorkRemoteRequest)
+		here, there := q.fabric().tooLong()
+		q.failReceive(p, here, there)
 		return
 	}
 	if len(p.data) > 0 {
@@ -227,7 +230,7 @@ func (q *pair) respond() {
 		p.kind, p.psn, p.status, p.code = a.kind, a.psn, a.status, q.attributes.ReceiverNotReady
 		q.transmit(p, &q.lastAnswer)
 		if a.kind == packetRefuse {
-			if a.event != 0 {
+			if a.event != 0 && f.accessEvents() {
 				q.domain.context.raise(verbs.AsyncEvent{Kind: a.event, Pair: q.handle})
 			}
 			q.toError()

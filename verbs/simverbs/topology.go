@@ -52,7 +52,7 @@ func (f *Fabric) Host(name string, devices ...DeviceSpec) *Host {
 	f.hosts = append(f.hosts, h)
 	if len(devices) == 0 {
 		format := "mlx5_%d"
-		if f.options.Personality == SoftRoCE {
+		if f.soft() {
 			format = "rxe%d"
 		}
 		devices = []DeviceSpec{{Name: fmt.Sprintf(format, 0)}, {Name: fmt.Sprintf(format, 1)}}

@@ -86,7 +86,7 @@ func (q *pair) bind(work *verbs.SendWork) bool {
 	switch {
 	case w.region != nil, w.domain != q.domain, r.domain != q.domain:
 		return false
-	case key>>8 != w.key>>8 || key == w.key:
+	case key>>8 != w.key>>8 || key == w.key && !p.fabric.sameKey():
 		return false
 	case r.access&verbs.AccessWindowBind == 0 || work.Span == 0 || !r.holds(work.Remote, work.Span):
 		return false

@@ -104,7 +104,7 @@ func refusedRegistrations(r *rig) {
 	}
 	try("length 0", m.address, 0, localOnly, syscall.EINVAL)
 	try("remote writes without local writes", m.address, 4096, verbs.AccessRemoteWrite, syscall.EINVAL)
-	try("a range that wraps", ^uint64(0)-100, 4096, localOnly, syscall.EFAULT)
+	try("a range that wraps", ^uint64(0)-100, 4096, localOnly, syscall.EINVAL)
 	r.must(unix.Mprotect(m.bytes[4096:8192], unix.PROT_READ))
 	try("a read-only page for local writes", m.address+4096, 100, localOnly, syscall.EFAULT)
 	if h, _, _, err := s.Register(s.domain, m.address+4096, 100, verbs.AccessRemoteRead); err != nil {
@@ -147,12 +147,16 @@ func stateTable(r *rig) {
 			r.Errorf("the pair is in state %d, want %d", got, want)
 		}
 	}
+	kept := 0 // sends that were refused and may be in the queue
 	refuseSend := func() {
 		r.Helper()
-		n, err := a.PostSend(a.pair, []verbs.SendWork{{Operation: verbs.Send, Flags: verbs.Signaled}})
+		n, err := a.PostSend(a.pair, []verbs.SendWork{{ID: uint64(kept), Operation: verbs.Send, Flags: verbs.Signaled}})
 		r.refused("a send in this state", err, syscall.EINVAL)
-		if n != 0 {
+		if n > 0 || n < 0 && r.Facts.CleanPostErrors.Holds {
 			r.Errorf("%d sends accepted", n)
+		}
+		if n < 0 {
+			kept++
 		}
 	}
 	state(verbs.PairReset)
@@ -175,11 +179,14 @@ func stateTable(r *rig) {
 	state(verbs.PairReadyToSend)
 	r.must(a.ModifyPair(a.pair, verbs.Transition{To: verbs.PairError}))
 	state(verbs.PairError)
-	a.await(0, 1)
+	a.await(kept, 1)
 	a.lastReceived(9, verbs.WorkFlushed)
+	for i, c := range a.sent {
+		a.check(c, uint64(i), []verbs.WorkStatus{verbs.WorkFlushed})
+	}
 	r.must(a.ModifyPair(a.pair, verbs.Transition{To: verbs.PairReset}))
 	state(verbs.PairReset)
-	a.received = nil
+	a.sent, a.received = nil, nil
 	r.join(a, b, o) // a reset pair serves again
 	there := r.b.region(64, 0, everyone)
 	a.do(write(1, m, 0, 64, there.address, there.remote))

@@ -417,5 +417,5 @@ func (r *rig) local(s verbs.WorkStatus) []verbs.WorkStatus {
 	if r.Facts.TrueLocalErrors.Holds {
 		return []verbs.WorkStatus{s}
 	}
-	return []verbs.WorkStatus{s, verbs.WorkFlushed}
+	return []verbs.WorkStatus{s, verbs.WorkFlushed, verbs.WorkLocalPair}
 }

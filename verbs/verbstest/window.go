@@ -252,7 +252,9 @@ func refusedBinds(r *rig) {
 	try("no bytes", m, 0, 0, canRead, nil)
 	try("a region without MW_BIND", unbindable, 0, 64, canRead, nil)
 	try("remote writes to a region without LOCAL_WRITE", unwritable, 0, 64, canWrite, nil)
-	try("the key that it has already", m, 0, 64, canRead, func(w *verbs.SendWork) { w.RemoteKey = w.RemoteKey&^0xff | (w.RemoteKey-1)&0xff })
+	if r.Facts.RefusesSameKey.Holds {
+		try("the key that it has already", m, 0, 64, canRead, func(w *verbs.SendWork) { w.RemoteKey = w.RemoteKey&^0xff | (w.RemoteKey-1)&0xff })
+	}
 }
 
 // boundAgain: IBTA 10.6.7.2: a type 2 window is bound from the free state only.
