@@ -1,8 +1,13 @@
 package orbitte
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -102,7 +107,7 @@ func (e *Engine) endStreams() <-chan struct{} {
 	e.closing.streams = done
 	ends := newCountdown(3*len(e.runners)+1, func() { close(done) })
 	channels := map[*runner][]*peer{}
-	for _, p := range e.peers {
+	for _, p := range slices.SortedFunc(maps.Values(e.peers), comparePeers) {
 		channels[p.runner] = append(channels[p.runner], p)
 	}
 	for i, r := range e.runners {
@@ -127,6 +132,11 @@ func (e *Engine) endStreams() <-chan struct{} {
 		}
 	}
 	return done
+}
+
+// comparePeers gives peers an order that no map has, so that a lane's steps can be repeated (SPEC L-3).
+func comparePeers(a, b *peer) int {
+	return cmp.Or(strings.Compare(a.key.endpoint, b.key.endpoint), bytes.Compare(a.key.epoch[:], b.key.epoch[:]))
 }
 
 // countdown calls last once n ends have come; from any goroutine.

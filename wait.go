@@ -47,16 +47,29 @@ func (e *Engine) waitOn(ctx context.Context, done, stopped <-chan struct{}) erro
 		return nil
 	default:
 	}
+	if err := ctx.Err(); err != nil { // whether this or the driver's place comes first is not for chance to say
+		return err
+	}
 	select {
 	case <-done:
 		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return unless(done, ctx.Err())
 	case <-stopped:
 		return e.stoppedError(done)
 	case <-e.driver: // manual mode only: nobody else drives
 		defer func() { e.driver <- struct{}{} }()
 		return e.driveUntil(ctx, done, stopped)
+	}
+}
+
+// unless is the error of a wait that something else than done has ended; nil when done had come, too.
+func unless(done <-chan struct{}, err error) error {
+	select {
+	case <-done:
+		return nil
+	default:
+		return err
 	}
 }
 
@@ -68,7 +81,7 @@ func (e *Engine) driveUntil(ctx context.Context, done, stopped <-chan struct{}) 
 		case <-done:
 			return nil
 		case <-ctx.Done():
-			return ctx.Err()
+			return unless(done, ctx.Err())
 		case <-stopped:
 			return e.stoppedError(done)
 		default:
