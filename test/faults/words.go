@@ -36,6 +36,7 @@ const (
 	CloseRequester
 	Close
 	Start
+	RegisterBadBatch
 )
 
 // Faults.
@@ -122,6 +123,7 @@ const (
 	By
 	Adopted
 	Within
+	Doubles
 )
 
 // form is how a value is written.
@@ -170,6 +172,7 @@ var params = map[Param]spec{
 	Connection: {name: "connection"}, Direction: {name: "direction", form: word, words: directions}, Bytes: {name: "bytes"},
 	On: {name: "state", form: word, words: onOff}, Errno: {name: "errno", form: word, words: errnos}, Count: {name: "count"},
 	By: {name: "by", form: step}, Adopted: {name: "adopted", form: word, words: onOff}, Within: {name: "within", form: duration},
+	Doubles: {name: "doubles"},
 }
 
 type kindSpec struct {
@@ -179,13 +182,15 @@ type kindSpec struct {
 }
 
 var kinds = map[Kind]kindSpec{
-	World: {name: "world", params: []Param{Seed, Engines, DelayMin, DelayMax, ChopReceive, ChopSend, Buffer, Descriptors, Ports, CallCost, Poison}},
+	World: {name: "world", params: []Param{Seed, Engines, DelayMin, DelayMax, ChopReceive, ChopSend, Buffer, Descriptors, Ports, CallCost, Poison, Doubles}},
 	Engine: {name: "engine", params: []Param{Number, Placement, Lanes, Registrations, RegisteredBytes, BatchRequests, Batches, BatchSlots,
 		Submissions, SubmittedBytes, PayloadBytes, Handlers, Queue, PeerSegments, Notifications, NotificationQueue, NotificationBytes,
 		RequestTimeout, SourceTimeout, IdleTimeout, KeepaliveIdle, UserTimeout, TCPNotes, RPCNotes}},
 
-	Allocate:       {name: "allocate", params: []Param{EngineOf, Memory, Length, Adopted}},
-	FreeMemory:     {name: "free-memory", params: []Param{Memory}},
+	Allocate:         {name: "allocate", params: []Param{EngineOf, Memory, Length, Adopted}},
+	FreeMemory:       {name: "free-memory", params: []Param{Memory}},
+	RegisterBadBatch: {name: "register-bad-batch", params: []Param{EngineOf, Memory, Offset, Length, Permission}},
+
 	Register:       {name: "register", params: []Param{EngineOf, Registration, Memory, Offset, Length, Permission}},
 	Unregister:     {name: "unregister", params: []Param{Registration, Deadline}},
 	Fill:           {name: "fill", params: []Param{Memory, Offset, Length, Stamp}},

@@ -28,7 +28,7 @@ func init() { // the table is read by functions that it lists
 		faults.Submit: (*run).submit, faults.Cancel: (*run).cancel, faults.FreeBatch: (*run).freeBatch,
 		faults.RetryNotes: (*run).retryNotes, faults.Notify: (*run).notify, faults.Receive: (*run).receive,
 		faults.CloseSource: (*run).closeSource, faults.CloseRequester: (*run).closeRequester, faults.Close: (*run).close,
-		faults.Start: (*run).startAgain,
+		faults.Start: (*run).startAgain, faults.RegisterBadBatch: (*run).registerBadBatch,
 
 		faults.Kill: (*run).kill, faults.Stop: (*run).stop, faults.Continue: (*run).goOn, faults.Reset: (*run).reset,
 		faults.ResetAfter: (*run).resetAfter, faults.HalfClose: (*run).halfClose, faults.Stall: (*run).stall,

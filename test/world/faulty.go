@@ -59,7 +59,7 @@ func (r *run) goOn(a faults.Action) string {
 	if l == nil || !l.stopped {
 		return absent
 	}
-	l.stopped = false
+	l.stopped, l.rested = false, false
 	l.task.Ready()
 	return "ok"
 }
@@ -233,7 +233,7 @@ func (r *run) heal() {
 		p.HangConnects(0)
 		p.LimitDescriptors(1 << 20)
 		if l.stopped {
-			l.stopped = false
+			l.stopped, l.rested = false, false
 			l.task.Ready()
 		}
 	}

@@ -19,7 +19,7 @@ const (
 func (r *run) finish() {
 	r.heal()
 	r.tell("healed")
-	if !r.until("the end of all requests", r.quiet) {
+	if !r.until("the end of all requests", r.quiet) || !r.visits() {
 		return
 	}
 	for _, l := range r.lives {

@@ -13,7 +13,7 @@ const TurnsDefault = 400
 
 // profile is what a seed draws first. Each trait is drawn by itself, so that each meets each.
 type profile struct {
-	faulty, chopped, tiny, direct, restarts, notes, small, poison, twoLanes, narrow, closes, calmLinks bool
+	faulty, chopped, tiny, direct, restarts, notes, small, poison, twoLanes, narrow, closes, calmLinks, doubles, hot bool
 }
 
 // generator writes one script. It keeps in mind which objects should exist; what does not come to be makes
@@ -83,6 +83,10 @@ func (g *generator) profile() {
 	g.p = profile{
 		faulty: g.chance(75), chopped: g.chance(50), tiny: g.chance(25), direct: g.chance(35), restarts: g.chance(40), notes: g.chance(50),
 		small: g.chance(30), poison: g.chance(50), twoLanes: g.chance(4), narrow: g.chance(25), closes: g.chance(30), calmLinks: g.chance(50),
+		doubles: g.chance(20), hot: g.chance(15),
+	}
+	if g.p.hot { // everybody at the same bytes, which are long under way
+		g.p.direct, g.p.narrow = true, true
 	}
 }
 
@@ -97,6 +101,9 @@ func (g *generator) head(seed uint64) {
 	}
 	if g.p.narrow {
 		w = w.With(faults.Buffer, int64(g.between(64, 4096)))
+	}
+	if g.p.doubles {
+		w = w.With(faults.Doubles, int64(g.between(1, 20)))
 	}
 	if g.p.poison {
 		w = w.With(faults.Poison, 1)

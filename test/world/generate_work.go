@@ -17,7 +17,7 @@ type choice struct {
 func (g *generator) next() {
 	work := []choice{
 		{30, g.submit}, {22, g.transfer}, {8, g.fill}, {6, g.cancel}, {6, g.freeBatch}, {4, g.reopen}, {3, g.refresh}, {3, g.closeSegment},
-		{3, g.register}, {3, g.unregister}, {1, g.allocate}, {1, g.freeMemory},
+		{3, g.register}, {3, g.unregister}, {1, g.allocate}, {1, g.freeMemory}, {1, g.registerBadly},
 	}
 	if g.p.notes {
 		work = append(work, choice{14, g.notify}, choice{8, g.receive}, choice{3, g.retry})
@@ -104,6 +104,9 @@ func (g *generator) ends(s *plannedSlot, segment plannedSegment, write bool) (lo
 	}
 	fitting := slices.DeleteFunc(slices.Clone(segment.view), func(r plannedRange) bool { return r.permission&want == 0 })
 	remote, ok = pick(g, fitting)
+	if g.p.hot && g.chance(80) && len(s.ranges) > 0 && len(fitting) > 0 {
+		return s.ranges[0], fitting[0], true
+	}
 	if g.chance(3) || !ok {
 		remote, ok = pick(g, segment.view)
 	}

@@ -16,6 +16,7 @@ type door struct {
 	tap   tap
 	ghost bool          // the process was killed and is being buried, see bury
 	skew  time.Duration // how far a ghost's clock has run ahead
+	echo  echo
 }
 
 // Poll (reactor.Kernel). In a waiting call it hands the turn back to the world after work and before it
@@ -26,6 +27,7 @@ func (d *door) Poll(out []reactor.Completion, until reactor.Instant) int {
 	}
 	n := d.Kernel.Poll(out, until)
 	d.tap.completed(out[:n])
+	n = d.echo.add(out, n)
 	if c := d.life.caller; c != nil && c.running && (n > 0 || until > d.Now()) {
 		c.aside(n > 0)
 	}

@@ -55,6 +55,7 @@ type submission struct {
 	ended    bool
 	freed    bool
 	steps    int // of its engine since the deadline
+	rests    int // rounds in which its engine rested since then
 }
 
 // start takes the content of the sources and looks at the destinations.

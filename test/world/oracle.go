@@ -24,6 +24,8 @@ const (
 	OracleHang     = "hang"     // the end of the run was not reached
 	OraclePanic    = "panic"    // an engine or twin panicked
 	OracleError    = "error"    // an error that no fault of the world explains
+	OracleService  = "service"  // an engine cannot be reached when all faults are over
+	OracleRight    = "right"    // a request succeeded that its region forbids
 )
 
 const (
@@ -141,6 +143,9 @@ func (r *run) succeeded(o *op) {
 	if !o.matched && o.length > 0 {
 		r.violate(OracleResult, "%v: request %d succeeded, but its destination never held what its source held", o.submission.life, o.number)
 	}
+	if !o.permitted() {
+		r.violate(OracleRight, "%v: request %d succeeded, but its region forbids it", o.submission.life, o.number)
+	}
 	o.leave(false)
 }
 
@@ -178,6 +183,8 @@ func (r *run) expected(s *submission, err error) {
 	case err == nil:
 	case errors.Is(err, orbitte.ErrUnquiesced), errors.Is(err, orbitte.ErrProtocol), errors.Is(err, orbitte.ErrPeer):
 		r.violate(OracleError, "%v: %v", s.life, err)
+	default:
+		r.unexplained(s.life, err)
 	}
 }
 
@@ -275,7 +282,9 @@ func (r *run) sample(l *life) {
 			bytes += int64(s.held())
 		}
 	}
-	for _, g := range l.engine.Stats().Gauges {
+	stats := l.engine.Stats()
+	r.servedInTime(l, stats)
+	for _, g := range stats.Gauges {
 		if g.Used > g.Limit || g.Peak > g.Limit || g.Used < 0 {
 			r.violate(OracleCharge, "%v: %s has %d in use, peak %d, limit %d", l, g.Name, g.Used, g.Peak, g.Limit)
 		}

@@ -63,6 +63,7 @@ type run struct {
 	counts        map[string]int
 	violation     *Violation
 	requests      int
+	calm          bool  // see calm
 	residents     int64 // memory objects of the process before the run
 }
 
@@ -102,6 +103,8 @@ type life struct {
 	closed   bool
 	killed   bool
 	steps    int
+	rested   bool // true exactly when its last step did nothing
+	serving  serving
 }
 
 // queued is a call that has not begun.
@@ -165,7 +168,7 @@ func newRun(s faults.Script, o Options) *run {
 			EphemeralPorts: w.Int(faults.Ports), CallCost: w.Duration(faults.CallCost),
 		}),
 	}
-	r.begin = r.net.Now()
+	r.begin, r.calm = r.net.Now(), calm(s)
 	r.residents, _ = segments.Mappings()
 	for i := range w.Int(faults.Engines) {
 		host := netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})
@@ -209,6 +212,7 @@ func (r *run) round() bool {
 		r.net.Later(heartbeat, func() { r.beating = false })
 	}
 	went := r.net.Step()
+	r.watch()
 	if r.turn%sampleEvery == 0 {
 		for _, l := range r.lives {
 			r.sample(l)
@@ -258,6 +262,7 @@ func (l *life) config() orbitte.Config {
 		Epoch:          l.epoch,
 		OpenKernel: func(int) (reactor.Kernel, error) {
 			d := &door{Kernel: l.process.Kernel(), life: l}
+			d.echo.every = l.run.script.World.Int(faults.Doubles)
 			d.tap.life = l
 			l.doors = append(l.doors, d)
 			return d, nil
@@ -281,6 +286,7 @@ func (r *run) step(l *life) bool {
 	} else {
 		worked = l.engine.Progress(time.Hour)
 	}
+	l.rested = !worked
 	r.after(l)
 	return worked
 }

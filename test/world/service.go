@@ -1,0 +1,198 @@
+package world
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/orbitte/orbitte"
+	"github.com/orbitte/orbitte/netproto"
+	"github.com/orbitte/orbitte/test/faults"
+)
+
+const (
+	// visitTime is how long one attempt may take in a world without faults: far above a dropped connection request,
+	// which is asked again after a second.
+	visitTime = 10 * time.Second
+	// visitTries is how often an engine may fail to reach another one. A stream that a fault left half dead is found by the
+	// request that meets it, and may cost one per side of it.
+	visitTries = 4
+	// restRounds is for how many rounds an engine may rest over a request whose deadline has passed.
+	restRounds = 50
+)
+
+// visits lets every engine open every other one, once all faults are over: an acceptor that has ended, a place that
+// was never given back, a stream that nobody closes, would show now.
+func (r *run) visits() bool {
+	for _, l := range r.lives {
+		if l.alive() {
+			l.call("visit", 0, func(*lease) { r.visit(l) })
+		}
+	}
+	return r.until("the end of all visits", r.quiet)
+}
+
+func (r *run) visit(l *life) {
+	for _, s := range r.slots {
+		peer := s.current()
+		if peer == nil || peer == l || peer.fenced || s.config.Get(faults.IdleTimeout) != 0 {
+			continue // an idle time shorter than the way to it closes every stream before its first frame
+		}
+		if err := r.reach(l, peer); err != nil {
+			r.violate(OracleService, "%v cannot open %v, though all faults are over: %v", l, peer, err)
+			return
+		}
+	}
+}
+
+// reach opens a peer and closes it again. A side that was closed by the script is no failure.
+func (r *run) reach(l, peer *life) (err error) {
+	for range visitTries {
+		ctx := r.newLease(visitTime)
+		handle, failed := l.engine.OpenSegment(ctx, peer.slot.address.String(), peer.epoch)
+		if failed == nil {
+			failed = l.engine.CloseSegment(ctx, handle)
+		}
+		if err = failed; err == nil || errors.Is(err, orbitte.ErrClosed) || peer.fenced || !peer.alive() {
+			return nil
+		}
+	}
+	return err
+}
+
+// watch finds engines that rest over what should have ended: their next step may never come.
+func (r *run) watch() {
+	for _, l := range r.lives {
+		if l.stopped || !l.rested || !l.alive() {
+			continue
+		}
+		for _, s := range l.open {
+			if s.ended || s.deadline == 0 || r.net.Now() <= s.deadline.After(grace) {
+				continue
+			}
+			if s.rests++; s.rests > restRounds {
+				r.violate(OracleTerminal, "%v rests over a submission that has not ended %v after its deadline", l, time.Duration(r.net.Now()-s.deadline))
+			}
+		}
+	}
+}
+
+// permitted is true exactly when a registration of the remote memory allows the request.
+func (o *op) permitted() bool {
+	want, at := netproto.RemoteRead, o.fromAt
+	if o.write {
+		want, at = netproto.RemoteWrite, o.toAt
+	}
+	first := o.remote.object.Address() + uint64(at)
+	for _, g := range o.remote.life.ranges {
+		h := g.handle
+		if g.memory == o.remote && h.Permission()&want == want && h.Address() <= first && first+uint64(o.length) <= h.Address()+h.Length() {
+			return true
+		}
+	}
+	return false
+}
+
+// calm is true exactly when the script has neither fault nor end of an engine, and no configuration by which a source
+// closes streams: then nothing explains a connection that is lost.
+func calm(s faults.Script) bool {
+	for _, line := range s.Lines {
+		switch k := line.Action.Kind; {
+		case k.IsFault(), k == faults.CloseSource, k == faults.CloseRequester, k == faults.Close:
+			return false
+		}
+	}
+	for _, e := range s.Engines {
+		if e.Get(faults.IdleTimeout) != 0 || e.Get(faults.UserTimeout) != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// unexplained finds a lost connection in a calm world. A source that had more frames or streams than its budgets allow
+// has closed some, and says so.
+func (r *run) unexplained(l *life, err error) {
+	if !r.calm || !(errors.Is(err, orbitte.ErrDisconnected) || errors.Is(err, orbitte.ErrUnreachable) || errors.Is(err, orbitte.ErrStaleEpoch)) {
+		return
+	}
+	for _, other := range r.lives {
+		stats := other.engine.Stats()
+		if stats.Totals.Overflowed+stats.Totals.SourceTimeouts > 0 {
+			return
+		}
+		for _, g := range stats.Gauges {
+			if strings.HasPrefix(g.Name, "accepted streams") && g.Peak >= g.Limit {
+				return
+			}
+		}
+	}
+	r.violate(OracleError, "%v lost a connection in a world without faults: %v", l, err)
+}
+
+// serving is what a source had done when it was last looked at.
+type serving struct {
+	done  uint64
+	since int64 // virtual time; 0: no handler was at work
+	steps int
+}
+
+// servedInTime finds a source whose handlers are held and get nowhere for longer than its own deadline.
+func (r *run) servedInTime(l *life, stats orbitte.Stats) {
+	held, t := int64(0), stats.Totals
+	for _, g := range stats.Gauges {
+		if g.Name == "source handlers" {
+			held = g.Used
+		}
+	}
+	done := t.ReadsServed + t.WritesServed + t.Described + t.NotificationsReceived + t.FramesRefused + t.SourceTimeouts + t.Overflowed + t.BytesServed
+	now := int64(r.net.Now())
+	if held == 0 || done != l.serving.done || l.serving.since == 0 || l.stopped {
+		l.serving = serving{done, now, l.steps}
+		if held == 0 {
+			l.serving.since = 0
+		}
+		return
+	}
+	patience := l.slot.config.Duration(faults.SourceTimeout)
+	if patience == 0 {
+		patience = sourceTimeoutDefault
+	}
+	if late := time.Duration(now-l.serving.since) - patience - grace; late > 0 && (l.rested || l.steps-l.serving.steps > graceSteps) {
+		r.violate(OracleTerminal, "%v: %d handlers are held %v after the source's deadline", l, held, late)
+	}
+}
+
+// sourceTimeoutDefault is the engine's own, when the script sets none.
+const sourceTimeoutDefault = 5 * time.Second
+
+// registerBadBatch registers ranges of which the last one leaves its memory object: the batch is refused as a whole.
+func (r *run) registerBadBatch(a faults.Action) string {
+	l, m := r.life(a, faults.EngineOf), r.memory(a.Int(faults.Memory))
+	if l == nil || m == nil || m.life != l {
+		return absent
+	}
+	permission := orbitte.Permission(a.Get(faults.Permission))
+	bad := []orbitte.Range{
+		{Memory: m.object, Offset: uint64(a.Get(faults.Offset)), Length: uint64(a.Get(faults.Length)), Permission: permission},
+		{Memory: m.object, Offset: uint64(len(m.data)), Length: 1, Permission: permission},
+	}
+	before := registered(l)
+	if _, err := l.engine.RegisterBatch(bad); err == nil {
+		r.violate(OracleResult, "%v: a batch with a range outside of its memory was registered", l)
+	} else if after := registered(l); after != before {
+		r.violate(OracleCharge, "%v: a batch registration that failed with %q left %s, before it %s", l, class(err), after, before)
+	} else {
+		return class(err)
+	}
+	return "ok"
+}
+
+// registered is what the two budgets of registrations hold.
+func registered(l *life) (text string) {
+	for _, g := range l.engine.Stats().Gauges[:2] {
+		text += fmt.Sprintf("%d %s ", g.Used, g.Unit)
+	}
+	return text
+}
