@@ -20,7 +20,7 @@ BIN      := bin
 export GOFLAGS ?= -buildvcs=false
 
 .DEFAULT_GOAL := help
-.PHONY: help build test demo fuzz soak perf fleet cover clean
+.PHONY: help build test demo fuzz sim soak perf fleet cover clean
 
 help: ## list the targets
 	@echo "targets:"
@@ -33,6 +33,10 @@ test: ## everything that must pass (4 minutes on two cores; fetches staticcheck;
 	@$(GO) build -o $(BIN)/summary ./test/summary
 	@$(BIN)/summary -limit $(LIMIT) test $(PHASES)
 
+vm: ## the soft-RoCE gate in emulated machines, and the table of what it proved; as root on Debian it installs what it needs
+	@$(GO) build -o $(BIN)/summary ./test/summary
+	@$(BIN)/summary -limit $(LIMIT) test vm
+
 demo: ## serve a real file, get it in a second process, verify, print the table; MIB=1024 or FILE=/path
 	@./test/demo/run.sh
 
@@ -43,6 +47,10 @@ fuzz: ## each fuzz target for FUZZTIME (10m); FUZZ=./netproto picks packages
 soak: ## real processes, random faults, race detector (needs gcc): MINUTES=10 SEED=1; SOAKARGS are passed on
 	CGO_ENABLED=1 $(GO) build -race -o $(BIN)/soak ./test/soak
 	@$(BIN)/soak -minutes $(MINUTES) -seed "$(SEED)" $(SOAKARGS)
+
+sim: ## 10,000 seeds of the simulated world (SEEDS=n); SEED=n shows one (TURNS=k), SCRIPT=file a script
+	@$(GO) build -o $(BIN)/sim ./test/world/sim
+	@$(BIN)/sim $(if $(SCRIPT),-script $(SCRIPT)) $(if $(SEED),-seed $(SEED)) $(if $(TURNS),-turns $(TURNS)) $(if $(SEEDS),-seeds $(SEEDS))
 
 perf: ## measure against a raw loop in the same run; PERFARGS are passed on
 	$(GO) run ./perf/orbitbench $(PERFARGS)

@@ -1,36 +1,79 @@
 package main
 
 import (
+	"flag"
 	"fmt"
 	"os"
-	"strconv"
+	"runtime"
 	"time"
 
+	"github.com/orbitte/orbitte/test/faults"
 	"github.com/orbitte/orbitte/test/world"
 )
 
+type settings struct {
+	seeds, first, seed uint64
+	turns, jobs        int
+	script             string
+	print, child       bool
+	patience           time.Duration
+	failures           int
+}
+
 func main() {
-	first, _ := strconv.ParseUint(os.Args[1], 10, 64)
-	n, _ := strconv.ParseUint(os.Args[2], 10, 64)
-	start := time.Now()
-	counts := map[string]int{}
-	turns := 0
-	for seed := first; seed < first+n; seed++ {
-		if os.Getenv("V") != "" { println(seed) }
-		res := world.Run(world.Generate(seed, 0), world.Options{})
-		turns += res.Turns
-		for k, v := range res.Counts {
-			counts[k] += v
+	var s settings
+	flag.Uint64Var(&s.seeds, "seeds", 10000, "how many seeds")
+	flag.Uint64Var(&s.first, "first", 1, "the first of them")
+	flag.Uint64Var(&s.seed, "seed", 0, "run this seed alone and show its history")
+	flag.IntVar(&s.turns, "turns", world.TurnsDefault, "turns of a generated script")
+	flag.IntVar(&s.jobs, "jobs", runtime.GOMAXPROCS(0), "child processes")
+	flag.StringVar(&s.script, "script", "", "run this script and show its history")
+	flag.BoolVar(&s.print, "print", false, "print the script of -seed and run nothing")
+	flag.BoolVar(&s.child, "child", false, "serve seeds from standard input")
+	flag.DurationVar(&s.patience, "patience", 60*time.Second, "how long a seed may take by the real clock")
+	flag.IntVar(&s.failures, "failures", 10, "stop after so many failures")
+	flag.Parse()
+	os.Exit(s.run())
+}
+
+func (s *settings) run() int {
+	switch {
+	case s.child:
+		return serve(os.Stdin, os.Stdout, s.turns)
+	case s.script != "":
+		text, err := os.ReadFile(s.script)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 2
 		}
-		if n == 1 {
-			fmt.Print(res.History)
+		script, err := faults.Parse(string(text))
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "%s: %v\n", s.script, err)
+			return 2
 		}
-		if res.Violation != nil {
-			fmt.Println("SEED", seed, res.Violation)
-		}
+		return show(script, "make sim SCRIPT="+s.script)
+	case s.print:
+		fmt.Print(world.Generate(s.seed, s.turns))
+		return 0
+	case s.seed != 0:
+		return show(world.Generate(s.seed, s.turns), replay(s.seed, s.turns))
 	}
-	if n > 1 {
-		fmt.Println(counts)
+	return s.many()
+}
+
+// replay is the command that gives a seed's history again.
+func replay(seed uint64, turns int) string {
+	return fmt.Sprintf("make sim SEED=%d TURNS=%d", seed, turns)
+}
+
+// show runs one script and prints what happened.
+func show(script faults.Script, command string) int {
+	result := world.Run(script, world.Options{})
+	fmt.Print(result.History)
+	if result.Violation != nil {
+		fmt.Printf("FAILED %v\nreplay: %s\n", result.Violation, command)
+		return 1
 	}
-	fmt.Println(n, turns, time.Since(start))
+	fmt.Printf("PASSED %d turns, %d requests, %v of virtual time\n", result.Turns, result.Requests, result.Elapsed)
+	return 0
 }
