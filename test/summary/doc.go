@@ -11,7 +11,8 @@
 // What counts: of go test the innermost tests (a test with subtests counts when it fails by itself), a
 // package that fails without a failing test, and each other phase as one. A script test/NAME/run.sh or
 // test/NAME/check.sh counts as one, or as what its own closing line "N passed, N failed" says; exit
-// status 77 means skipped, and its last line is the reason. test/demo belongs to make demo.
+// status 77 means skipped, and its last line is the reason. test/demo belongs to make demo, test/vm to the phase vm,
+// whose events count as those of go test.
 //
 // Skips have a type: a reason that begins "word: …" has the type word, others are "untyped". Types of
 // the phases themselves: no-c-compiler, no-network.

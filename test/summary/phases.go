@@ -38,6 +38,7 @@ var phases = []struct {
 	}},
 	{"modules", (*runner).modules},
 	{"scripts", (*runner).scripts},
+	{"vm", (*runner).vm},
 	{"race", (*runner).race},
 	{"soak", (*runner).soak},
 }
@@ -195,7 +196,37 @@ func (r *runner) modules(name string) {
 	}
 }
 
-// scripts runs test/NAME/run.sh and test/NAME/check.sh, but for the demonstration.
+// vm runs the soft-RoCE gate, which writes events like go test -json and then its table.
+func (r *runner) vm(name string) {
+	const program = "bin/vm"
+	if _, err := r.show(command{env: []string{"CGO_ENABLED=0"}, args: []string{"go", "build", "-trimpath", "-o", program, "./test/vm"}}); err != nil {
+		r.counts.fail(name + ": build")
+		return
+	}
+	last := ""
+	col := newCollector(name, r.out, r.counts)
+	before := r.counts.failed
+	err := r.lines(command{args: []string{"./" + program, "gate"}}, func(line string) {
+		if strings.TrimSpace(line) != "" {
+			last = line
+		}
+		col.line(line)
+	})
+	col.abandoned()
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit) && exit.ExitCode() == skipStatus && col.ended == 0:
+		r.counts.skip(name, last)
+	case r.counts.failed == before && (err != nil || col.ended == 0):
+		fmt.Fprintf(r.out, "    %s gate: %v, %d packages ended\n", program, err, col.ended)
+		r.counts.fail(name)
+	}
+}
+
+// scriptsElsewhere have a phase or a target of their own.
+var scriptsElsewhere = []string{"test/demo", "test/vm"}
+
+// scripts runs test/NAME/run.sh and test/NAME/check.sh.
 func (r *runner) scripts(name string) {
 	var files []string
 	for _, pattern := range []string{"test/*/run.sh", "test/*/check.sh"} {
@@ -208,7 +239,7 @@ func (r *runner) scripts(name string) {
 	}
 	slices.Sort(files)
 	for _, file := range files {
-		if filepath.Dir(file) != "test/demo" {
+		if !slices.Contains(scriptsElsewhere, filepath.Dir(file)) {
 			r.script(file)
 		}
 	}

@@ -270,15 +270,22 @@ func (t *table) print(out io.Writer) {
 	}
 }
 
-var wordStart = regexp.MustCompile(`([a-z0-9])([A-Z])`)
-
-// spelledOut makes a sentence of a test's name.
+// spelledOut makes a sentence of a test's name; what has two capitals in a row stays, such as GIDs.
 func spelledOut(test string) string {
-	words := strings.Fields(wordStart.ReplaceAllString(strings.TrimPrefix(test, "Test"), "$1 $2"))
-	for i, w := range words {
-		if i > 0 && w != strings.ToUpper(w) {
-			words[i] = strings.ToLower(w[:1]) + w[1:]
+	name := strings.TrimPrefix(test, "Test")
+	is := func(at int, from, to byte) bool { return at < len(name) && name[at] >= from && name[at] <= to }
+	var words []string
+	start := 0
+	for i := 1; i <= len(name); i++ {
+		begins := is(i, 'A', 'Z') && (!is(i-1, 'A', 'Z') || is(i+1, 'a', 'z') && is(i+2, 'a', 'z'))
+		if i < len(name) && !begins {
+			continue
 		}
+		w := name[start:i]
+		if start > 0 && (len(w) == 1 || w[1] >= 'a') {
+			w = strings.ToLower(w[:1]) + w[1:]
+		}
+		words, start = append(words, w), i
 	}
 	return strings.Join(words, " ")
 }
