@@ -93,7 +93,7 @@ func (l *library) openError(native *verbs.CallError) error {
 		}
 		var p *Permission
 		if errors.As(d.Accessible, &p) {
-			return &Permission{Device: p.Device, Node: p.Node, Err: native}
+			return &Permission{Device: p.Device, Node: p.Node, Err: p.Err, Call: native}
 		}
 		return native
 	}

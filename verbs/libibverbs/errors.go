@@ -80,8 +80,9 @@ func (e *NoDevice) Unwrap() error { return e.Err }
 // Permission says that a device is there and the process may not open it.
 type Permission struct {
 	Device string
-	Node   string // "/dev/infiniband/uverbs0"
-	Err    error  // why, an errno; from OpenDevice a *verbs.CallError
+	Node   string           // "/dev/infiniband/uverbs0"
+	Err    error            // why, an errno of opening the node
+	Call   *verbs.CallError // from OpenDevice: what the library said, which may be less (it looks for the node elsewhere and reports that)
 }
 
 func (e *Permission) Error() string {
@@ -94,8 +95,13 @@ func (e *Permission) Error() string {
 // Is matches ErrPermission.
 func (*Permission) Is(target error) bool { return target == ErrPermission }
 
-// Unwrap gives the reason.
-func (e *Permission) Unwrap() error { return e.Err }
+// Unwrap gives the reason and the native error.
+func (e *Permission) Unwrap() []error {
+	if e.Call == nil {
+		return []error{e.Err}
+	}
+	return []error{e.Err, e.Call}
+}
 
 // Busy says that a call was refused before it entered the library, since too many are inside and waiting: it had no
 // effect. Calls that end an object are never refused so.

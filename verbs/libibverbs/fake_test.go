@@ -1,4 +1,4 @@
-//go:build cgo
+//go:build cgo && !vm
 
 package libibverbs
 
@@ -9,30 +9,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
+	"syscall"
 	"testing"
-
-	"go.uber.org/goleak"
 
 	"github.com/orbitte/orbitte/verbs"
 )
-
-// fakes are the stand-in libraries built so far, by the flags they were built with.
-var fakes = struct {
-	sync.Mutex
-	folder string
-	paths  map[string]string
-}{paths: map[string]string{}}
-
-func TestMain(m *testing.M) {
-	childMain()
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		if fakes.folder != "" {
-			_ = os.RemoveAll(fakes.folder)
-		}
-		os.Exit(code)
-	}))
-}
 
 // buildFake builds a stand-in library with gcc, once for each set of flags. Any user may read it.
 func buildFake(t testing.TB, flags ...string) string {
@@ -73,35 +54,6 @@ func loadFake(t testing.TB, flags ...string) *library {
 	return l
 }
 
-// must ends the test when a call failed that should not.
-func must[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// A bench is one device with everything on it.
-type bench struct {
-	l        *library
-	device   verbs.DeviceHandle
-	domain   verbs.DomainHandle
-	channel  verbs.ChannelHandle
-	sends    verbs.QueueHandle
-	receives verbs.QueueHandle
-	pair     verbs.PairHandle
-}
-
 func newBench(t testing.TB, flags ...string) *bench {
 	t.Helper()
 	b := &bench{l: loadFake(t, flags...)}
@@ -132,21 +84,6 @@ func (b *bench) close(t testing.TB) {
 	}
 }
 
-// takeAll polls until both queues are empty.
-func (b *bench) takeAll(t testing.TB) (sends, receives []verbs.Completion) {
-	t.Helper()
-	out := make([]verbs.Completion, 50)
-	for {
-		sent, received, err := b.l.Poll(b.sends, b.receives, out)
-		check(t, err)
-		sends = append(sends, out[:sent]...)
-		receives = append(receives, out[sent:sent+received]...)
-		if sent+received < len(out) {
-			return sends, receives
-		}
-	}
-}
-
 // threads counts this process's threads.
 func threads(t testing.TB) int {
 	t.Helper()
@@ -155,11 +92,13 @@ func threads(t testing.TB) int {
 	return len(all)
 }
 
-func contains(t *testing.T, err error, parts ...string) {
-	t.Helper()
-	for _, part := range parts {
-		if !strings.Contains(err.Error(), part) {
-			t.Errorf("the error does not say %q: %v", part, err)
-		}
+// field case F-62
+func TestRegisterExplainsENOMEMByTheMemlockLimit(t *testing.T) {
+	asNobody(t, "register", "LIBRARY="+buildFake(t), "DEVICE=fake0", "FAKE_FAIL=ibv_reg_mr:0:12", "SMALL=no")
+	b := newBench(t)
+	t.Setenv("FAKE_FAIL", "ibv_reg_mr:0:12")
+	if _, _, _, err := b.l.Register(b.domain, 4096, 1, 0); errors.Is(err, verbs.ErrMemlock) || !errors.Is(err, syscall.ENOMEM) {
+		t.Errorf("ENOMEM that the limit does not explain: %v", err)
 	}
+	t.Setenv("FAKE_FAIL", "")
 }

@@ -1,4 +1,4 @@
-//go:build cgo
+//go:build cgo && !vm
 
 package libibverbs
 
@@ -30,18 +30,6 @@ func blockCalls(t *testing.T, function string) *block {
 func (b *block) release(t *testing.T) {
 	t.Helper()
 	check(t, b.ours.Close())
-}
-
-// until waits for a condition that another goroutine brings about.
-func until(t testing.TB, what string, now func() bool) {
-	t.Helper()
-	for range 50_000_000 {
-		if now() {
-			return
-		}
-		runtime.Gosched()
-	}
-	t.Fatal("never happened: " + what)
 }
 
 // field case F-55

@@ -10,14 +10,11 @@ import (
 	"slices"
 	"syscall"
 	"testing"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/orbitte/orbitte/verbs"
 )
-
-func addressOf(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }
 
 // installed loads the real library and finds a device with an active port; the soft-RoCE gate brings two.
 func installed(t testing.TB) (*library, verbs.DeviceInfo) {

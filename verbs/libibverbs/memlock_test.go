@@ -101,17 +101,6 @@ func namesLimit(err error, asked uint64, native error) error {
 	return nil
 }
 
-// field case F-62
-func TestRegisterExplainsENOMEMByTheMemlockLimit(t *testing.T) {
-	asNobody(t, "register", "LIBRARY="+buildFake(t), "DEVICE=fake0", "FAKE_FAIL=ibv_reg_mr:0:12", "SMALL=no")
-	b := newBench(t)
-	t.Setenv("FAKE_FAIL", "ibv_reg_mr:0:12")
-	if _, _, _, err := b.l.Register(b.domain, 4096, 1, 0); errors.Is(err, verbs.ErrMemlock) || !errors.Is(err, syscall.ENOMEM) {
-		t.Errorf("ENOMEM that the limit does not explain: %v", err)
-	}
-	t.Setenv("FAKE_FAIL", "")
-}
-
 // childRegister registers more than the limit with the library and device that it is told.
 func childRegister() error {
 	l, err := load(os.Getenv("LIBRARY"))
