@@ -25,6 +25,7 @@ type item struct {
 	length   int
 	offset   uint64 // in the remote range
 	region   orbitte.Region
+	view     int   // of the segment, when the region was looked up; -1: it was changing
 	version  stamp // putSlot
 	requests orbitte.Request
 }
@@ -70,8 +71,9 @@ func (w *worker) order() (items []item, ok bool) {
 func (w *worker) items(t target) []item {
 	most := int64(min(t.segment.TransferBytesMax(), 512<<10))
 	kind := []int{moveBoard, moveBoard, moveBoard, moveShort, moveShort, moveSink, putSlot, putSlot, putSlot, takeSlot}[w.dice.IntN(10)]
+	view := w.l.segments.view(t.segment)
 	for _, r := range w.shuffled(t.segment.Regions()) {
-		i := item{kind: kind, to: t, region: r}
+		i := item{kind: kind, to: t, region: r, view: view}
 		board := r.Permission == orbitte.RemoteRead && r.Length == boardBytes
 		switch {
 		case kind == moveBoard && board:
@@ -207,13 +209,7 @@ func (w *worker) succeeded(i item) {
 	case moveBoard:
 		epochKey(i.to.epoch, boardTag).fill(w.image[i.at:i.at+i.length], i.offset)
 	case moveShort:
-		s, at, whole := stampOf(got)
-		k := shortKey{i.to.epoch, i.region.ID}
-		first, known := w.shorts[k]
-		if !whole || s.number != i.region.Length || known && first != s {
-			w.l.fail("worker %d: %v succeeded with bytes that are not one content from byte %d on: %+v, before %+v", w.n, i, at, s, first)
-		}
-		w.shorts[k] = s
+		w.short(i, got)
 		copy(w.image[i.at:], got)
 	case putSlot:
 		w.slot(i).wrote(i.version, i.to.placement == "direct")
@@ -223,6 +219,25 @@ func (w *worker) succeeded(i item) {
 		}
 		copy(w.image[i.at:], got)
 	}
+}
+
+// short holds a short-lived range to one content as a whole, never an older one than was seen there before; and the
+// content of a region never changes, whatever stands at its address later (a request names the address: which region
+// that is, a refresh of the segment may change).
+func (w *worker) short(i item, got []byte) {
+	s, at, whole := stampOf(got)
+	place, region := shortKey{epoch: i.to.epoch, address: i.region.Address}, shortKey{epoch: i.to.epoch, id: i.region.ID}
+	if !whole || s.number != i.region.Length || s.life < w.newest[place] {
+		w.l.fail("worker %d: %v succeeded with a wrong content: %+v, whole: %v, up to byte %d, seen there before: %d", w.n, i, s, whole, at, w.newest[place])
+	}
+	w.newest[place] = s.life
+	if i.view < 0 || i.view != w.l.segments.view(i.to.segment) {
+		return
+	}
+	if first, known := w.shorts[region]; known && first != s {
+		w.l.fail("worker %d: %v succeeded with the content %+v, the region had %+v", w.n, i, s, first)
+	}
+	w.shorts[region] = s
 }
 
 func (w *worker) slot(i item) *slotState {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A proxy stands before one engine's address. Bytes that it lets through are never changed; a connection of which it
-// has swallowed one stays black until somebody closes it, so that no gap ever looks like data.
+// A proxy stands before one engine's address. Bytes that it lets through are never changed; a direction of
+// which it has swallowed one stays silent: no gap ever looks like data, and neither end is told that the other has gone.
 type proxy struct {
 	listener net.Listener
 	target   string
@@ -65,11 +65,11 @@ func (p *proxy) connect(near net.Conn) {
 	p.mu.Lock()
 	p.open[near], p.open[far] = true, true
 	p.mu.Unlock()
-	var both sync.WaitGroup
-	both.Add(2)
-	go p.pump(near, far, true, &both)
-	go p.pump(far, near, false, &both)
-	both.Wait()
+	var line line
+	line.both.Add(2)
+	go p.pump(near, far, true, &line)
+	go p.pump(far, near, false, &line)
+	line.both.Wait()
 	p.mu.Lock()
 	delete(p.open, near)
 	delete(p.open, far)
@@ -78,22 +78,30 @@ func (p *proxy) connect(near net.Conn) {
 	far.Close()
 }
 
+// A line is one connection through a proxy.
+type line struct {
+	both  sync.WaitGroup // its pumps
+	black atomic.Bool    // true exactly when something of it was swallowed in silence
+}
+
 // pump forwards one direction until an end closes.
-func (p *proxy) pump(from, to net.Conn, up bool, both *sync.WaitGroup) {
-	defer both.Done()
-	defer to.Close()
+func (p *proxy) pump(from, to net.Conn, up bool, l *line) {
+	defer l.both.Done()
 	var (
 		piece [32 << 10]byte
 		seen  int64 // bytes since the present fault began
 		now   *event
-		black bool
+		deaf  bool // true exactly when this direction swallows what comes
 	)
 	for {
 		n, err := from.Read(piece[:])
 		if err != nil {
+			if !l.black.Load() {
+				to.Close()
+			}
 			return
 		}
-		if black {
+		if deaf {
 			continue
 		}
 		if f := p.fault.Load(); f != now {
@@ -102,13 +110,13 @@ func (p *proxy) pump(from, to net.Conn, up bool, both *sync.WaitGroup) {
 		pass, end := p.judge(now, up, seen, int64(n))
 		seen += int64(n)
 		if _, err := to.Write(piece[:pass]); err != nil {
+			from.Close()
 			return
 		}
 		if pass < int64(n) || end {
 			p.done.Add(1)
-			if black = p.strike(now, from, to); !black {
-				return
-			}
+			deaf = true
+			p.strike(now, from, to, l)
 		}
 	}
 }
@@ -127,17 +135,17 @@ func (p *proxy) judge(f *event, up bool, seen, n int64) (pass int64, end bool) {
 	return max(f.bytes-seen, 0), true
 }
 
-// strike carries a fault out; true when the pump goes on, swallowing.
-func (p *proxy) strike(f *event, from, to net.Conn) bool {
+// strike carries a fault out; behind it this direction passes nothing on.
+func (p *proxy) strike(f *event, from, to net.Conn, l *line) {
 	switch f.do {
 	case doReset:
 		for _, c := range []net.Conn{from, to} {
 			_ = c.(*net.TCPConn).SetLinger(0) // a connection that has ended already needs no reset
 			c.Close()
 		}
-		return false
 	case doHalf:
 		_ = to.(*net.TCPConn).CloseWrite() // as above
+	default:
+		l.black.Store(true)
 	}
-	return true
 }

@@ -14,6 +14,8 @@ type segmentTable struct {
 	life *life
 	mu   sync.Mutex
 	open map[segmentKey]*orbitte.Segment
+	// began and ended count the refreshes of each segment.
+	began, ended map[*orbitte.Segment]int
 }
 
 type segmentKey struct {
@@ -68,6 +70,31 @@ func (t *segmentTable) inquire(k segmentKey, timeout time.Duration) *orbitte.Seg
 		return nil
 	}
 	return s
+}
+
+// refresh reads a segment's regions again. Meanwhile an address may come to mean another region, for everybody.
+func (t *segmentTable) refresh(ctx context.Context, s *orbitte.Segment) error {
+	count := func(of *map[*orbitte.Segment]int) {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if *of == nil {
+			*of = map[*orbitte.Segment]int{}
+		}
+		(*of)[s]++
+	}
+	count(&t.began)
+	defer count(&t.ended)
+	return s.Refresh(ctx)
+}
+
+// view names what a segment's addresses mean now; -1 while that may be changing.
+func (t *segmentTable) view(s *orbitte.Segment) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.began[s] != t.ended[s] {
+		return -1
+	}
+	return t.began[s]
 }
 
 // leave takes a segment out of the table and closes it, whoever uses it.

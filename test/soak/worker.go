@@ -25,13 +25,14 @@ type worker struct {
 	batches      uint64
 	writes       uint64
 	slots        map[orbitte.Epoch]*slotState
-	shorts       map[shortKey]stamp
+	shorts       map[shortKey]stamp  // what each region holds
+	newest       map[shortKey]uint64 // the last content seen at each address
 }
 
-// shortKey names one short-lived range of the whole run.
+// shortKey names a short-lived range of the whole run by its region, or a place where one is, or was.
 type shortKey struct {
-	epoch orbitte.Epoch
-	id    uint64
+	epoch       orbitte.Epoch
+	id, address uint64
 }
 
 // slotState is what this worker's slot at one engine may hold.
@@ -42,7 +43,7 @@ type slotState struct {
 }
 
 func newWorker(l *life, n int, seed uint64) *worker {
-	w := &worker{l: l, n: n, dice: rand.New(rand.NewPCG(seed, 5)), slots: map[orbitte.Epoch]*slotState{}, shorts: map[shortKey]stamp{}}
+	w := &worker{l: l, n: n, dice: rand.New(rand.NewPCG(seed, 5)), slots: map[orbitte.Epoch]*slotState{}, shorts: map[shortKey]stamp{}, newest: map[shortKey]uint64{}}
 	w.image, w.now = make([]byte, arenaBytes), make([]byte, arenaBytes)
 	var err error
 	if w.dice.IntN(2) == 0 {
@@ -216,7 +217,7 @@ func (w *worker) describe() {
 	if w.dice.IntN(2) == 0 {
 		done := w.l.p.watch.begin(b.deadline, "%s worker %d refreshes %s, %s", w.l.name(), w.n, t.name, b.text)
 		defer done()
-		if err := t.segment.Refresh(b); err != nil {
+		if err := w.l.segments.refresh(b, t.segment); err != nil {
 			w.l.judge("Refresh", err, b.deadline)
 			w.drop(t, err)
 		}
