@@ -203,10 +203,15 @@ func (r *runner) vm(name string) {
 		r.counts.fail(name + ": build")
 		return
 	}
+	r.gate(name, command{args: []string{"./" + program, "gate"}})
+}
+
+// gate runs a command that writes events, or exits with the status of a skip and its reason on the last line.
+func (r *runner) gate(name string, c command) {
 	last := ""
 	col := newCollector(name, r.out, r.counts)
 	before := r.counts.failed
-	err := r.lines(command{args: []string{"./" + program, "gate"}}, func(line string) {
+	err := r.lines(c, func(line string) {
 		if strings.TrimSpace(line) != "" {
 			last = line
 		}
@@ -218,7 +223,7 @@ func (r *runner) vm(name string) {
 	case errors.As(err, &exit) && exit.ExitCode() == skipStatus && col.ended == 0:
 		r.counts.skip(name, last)
 	case r.counts.failed == before && (err != nil || col.ended == 0):
-		fmt.Fprintf(r.out, "    %s gate: %v, %d packages ended\n", program, err, col.ended)
+		fmt.Fprintf(r.out, "    %s: %v, %d packages ended\n", strings.Join(c.args, " "), err, col.ended)
 		r.counts.fail(name)
 	}
 }

@@ -131,6 +131,30 @@ func TestScriptsPassFailSkipAndCount(t *testing.T) {
 	}
 }
 
+func TestGatesCountTheirEventsOrSkipWithAReason(t *testing.T) {
+	const one = `echo '{"Action":"run","Package":"p","Test":"TestA"}'; `
+	for _, c := range []struct {
+		script         string
+		passed, failed int
+		skip           string
+	}{
+		{one + `echo '{"Action":"pass","Package":"p","Test":"TestA"}'; echo '{"Action":"pass","Package":"p"}'; echo table`, 1, 0, ""},
+		{one + `echo '{"Action":"fail","Package":"p","Test":"TestA"}'; echo '{"Action":"fail","Package":"p"}'; exit 1`, 0, 1, ""},
+		{one + `echo '{"Action":"pass","Package":"p","Test":"TestA"}'; echo '{"Action":"pass","Package":"p"}'; exit 77`, 1, 1, ""},
+		{one + `exit 1`, 0, 1, ""},
+		{`echo installing; echo 'no-network: apt-get update'; exit 77`, 0, 0, "no-network"},
+		{`exit 1`, 0, 1, ""},
+		{`echo nothing ran`, 0, 1, ""},
+	} {
+		r, _ := newRunner(t)
+		r.gate("vm", command{args: []string{"sh", "-c", c.script}})
+		expect(t, r.counts, c.passed, c.failed)
+		if c.skip != "" && (len(r.counts.skips) != 1 || r.counts.skips[0].kind != c.skip) {
+			t.Errorf("%s: got %v", c.script, r.counts.skips)
+		}
+	}
+}
+
 func TestTheLimitKillsTheWholeGroup(t *testing.T) {
 	r, _ := newRunner(t)
 	ctx, cancel := context.WithCancel(context.Background())
