@@ -9,6 +9,9 @@ LIMIT    ?= 0
 # Packages of make fuzz, such as FUZZ=./netproto.
 FUZZ     ?= ./...
 PERFARGS ?=
+# One plant of make planted (empty: all), and how many are built and run at a time.
+PLANT    ?=
+PLANTJOBS ?= 2
 FLEETARGS ?=
 # How long make soak runs, the seed of its plan (empty: a new one), and its other flags.
 MINUTES  ?= 10
@@ -20,7 +23,7 @@ BIN      := bin
 export GOFLAGS ?= -buildvcs=false
 
 .DEFAULT_GOAL := help
-.PHONY: help build test demo fuzz sim soak perf fleet cover clean
+.PHONY: help build test demo fuzz sim soak planted perf fleet cover clean
 
 help: ## list the targets
 	@echo "targets:"
@@ -51,6 +54,9 @@ soak: ## real processes, random faults, race detector (needs gcc): MINUTES=10 SE
 sim: ## 10,000 seeds of the simulated world (SEEDS=n); SEED=n shows one (TURNS=k), SCRIPT=file a script
 	@$(GO) build -o $(BIN)/sim ./test/world/sim
 	@$(BIN)/sim $(if $(SCRIPT),-script $(SCRIPT)) $(if $(SEED),-seed $(SEED)) $(if $(TURNS),-turns $(TURNS)) $(if $(SEEDS),-seeds $(SEEDS))
+
+planted: ## plant each known mistake into a copy of the engine; the simulated world must find it; PLANT=name tries one, go run ./test/world/planted list shows them
+	PLANT=$(PLANT) $(GO) test -tags planted -count=1 -v -timeout 20m -parallel $(PLANTJOBS) -run '^TestEveryPlantIsFound$$' ./test/world/planted
 
 perf: ## measure against a raw loop in the same run; PERFARGS are passed on
 	$(GO) run ./perf/orbitbench $(PERFARGS)

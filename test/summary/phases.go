@@ -36,6 +36,9 @@ var phases = []struct {
 	{"test", func(r *runner, name string) {
 		r.test(name, goTool("test", "-json", "-count=1", "-timeout=10m", "./..."))
 	}},
+	{"planted", func(r *runner, name string) {
+		r.test(name, goTool("test", "-json", "-count=1", "-tags=planted", "-timeout=15m", "-run=^TestEveryPlantIsFound$", "./test/world/planted"))
+	}},
 	{"modules", (*runner).modules},
 	{"scripts", (*runner).scripts},
 	{"vm", (*runner).vm},
