@@ -573,6 +573,10 @@ func TestQueuesAreArmedBeforeTheyAreFoundEmpty(t *testing.T) {
 		if q, err := a.channel.NextEvent(); err != nil || q != nil {
 			t.Fatalf("%v %v", q, err)
 		}
+		a.check(a.poller.Arm())
+		if a.poller.MayBlock() {
+			t.Fatal("armed again, and may block without having looked again")
+		}
 		a.poll()
 		a.check(a.closeAll(f, nil, qa))
 		b.check(b.closeAll(f, nil, qb))
@@ -599,7 +603,7 @@ func TestQueueErrorFencesEveryPairThatCompletesThere(t *testing.T) {
 	if _, _, err := a.poller.Poll(a.out); !errors.Is(err, syscall.EIO) {
 		t.Fatal(err)
 	}
-	if q1.Fenced() == "" || q2.Fenced() == "" || a.sends.Fenced() == "" {
+	if q1.Fenced() == "" || q2.Fenced() == "" || a.sends.Fenced() == "" || a.recvs.Fenced() == "" {
 		t.Fatal("not fenced")
 	}
 	if err := q1.PostSend([]verbs.Work{send(1, a, 0, 0, verbs.Write)}); !errors.Is(err, verbs.ErrFenced) {
@@ -607,4 +611,111 @@ func TestQueueErrorFencesEveryPairThatCompletesThere(t *testing.T) {
 	}
 	a.check(a.closeAll(f, nil, q1, q2))
 	b.check(b.closeAll(f, nil, p1, p2))
+}
+
+// proves R-18
+func TestBarrierThatIsStillInTheQueueHoldsItsPlace(t *testing.T) {
+	f := newFabric(simverbs.SoftRoCE, 10)
+	a, b := newEnd(t, f, "a", 64), newEnd(t, f, "b", 64)
+	qa, qb := connect(a, b, 4)
+	a.check(qa.PostReceive([]verbs.ReceiveWork{receive(3, a)}))
+	a.check(qa.Drain())
+	settle(f)
+	reaped, taken, err := verbs.NewPoller(a.sends, a.recvs, 1).Poll(a.out)
+	if err != nil || reaped != 1 || taken != 1 {
+		t.Fatal(reaped, taken, err)
+	}
+	if qa.Drained() || !errors.Is(qa.Detach(), verbs.ErrBusy) {
+		t.Fatal("its place in the queue may be given away while its barrier takes it")
+	}
+	a.poll()
+	if !qa.Drained() {
+		t.Fatal("not drained")
+	}
+	a.check(a.closeAll(f, nil, qa))
+	b.check(b.closeAll(f, nil, qb))
+}
+
+// proves R-17
+func TestPlacesInTheCompletionQueuesComeBackWithThePairOnly(t *testing.T) {
+	f := newFabric(simverbs.Hardware, 11)
+	a, b := newEnd(t, f, "a", 10), newEnd(t, f, "b", 64)
+	small, err := a.context.CreateQueue(2, nil)
+	a.check(err)
+	reserved := func(sends, receives int) {
+		t.Helper()
+		s, _ := a.sends.Reserved()
+		r, _ := a.recvs.Reserved()
+		if s != sends || r != receives {
+			t.Errorf("%d and %d places promised, want %d and %d", s, r, sends, receives)
+		}
+	}
+	if _, err := a.domain.CreatePair(verbs.PairPlan{Sends: a.sends, Receives: small, SendDepth: 4, ReceiveDepth: 4}); !errors.Is(err, verbs.ErrCredit) {
+		t.Fatal(err)
+	}
+	reserved(0, 0)
+	a.tamper.refuse = refusing("ibv_create_qp", 0)
+	if _, err := a.domain.CreatePair(verbs.PairPlan{Sends: a.sends, Receives: a.recvs, SendDepth: 4, ReceiveDepth: 4}); err == nil {
+		t.Fatal("no error")
+	}
+	reserved(0, 0)
+	qa, qb := connect(a, b, 4)
+	reserved(5, 5)
+	a.check(qa.Drain())
+	a.check(qa.Detach())
+	reserved(5, 5)
+	a.check(qa.Destroy())
+	reserved(0, 0)
+	a.check(small.Destroy())
+	a.check(a.closeAll(f, nil, qa))
+	b.check(b.closeAll(f, nil, qb))
+}
+
+func TestTwoLoopsThatEndOneObjectAreOurOwnMistake(t *testing.T) {
+	f := newFabric(simverbs.Hardware, 12)
+	a := newEnd(t, f, "a", 10)
+	r, err := a.domain.Register(addressOf(a.memory), 100, verbs.AccessLocalWrite)
+	a.check(err)
+	a.tamper.refuse = func(call string) error {
+		a.tamper.refuse = nil
+		mustPanic(t, "ending", "open", func() { _ = r.Destroy() })
+		return nil
+	}
+	a.check(r.Destroy())
+	a.check(a.closeAll(f, nil))
+}
+
+// proves R-14
+func TestLateCompletionOfAPairBeforeDoesNotTouchTheOneWithItsNumber(t *testing.T) {
+	f := newFabric(simverbs.Hardware, 13)
+	a, b := newEnd(t, f, "a", 64), newEnd(t, f, "b", 64)
+	twin := &echo{Calls: a.process, on: true, number: 77}
+	a.tamper.Calls = twin
+	first, peer := connect(a, b, 4)
+	if first.Number() != 77 {
+		t.Fatal(first.Number())
+	}
+	a.check(first.PostSend([]verbs.Work{send(1, a, 0, 0, verbs.Write)}))
+	old := twin.sends[0]
+	if got := a.poll(); len(got) != 1 {
+		t.Fatalf("%+v", got)
+	}
+	a.check(first.Drain())
+	a.check(first.Detach())
+	a.check(first.Destroy())
+	second, peer2 := connect(a, b, 4)
+	a.check(second.PostSend([]verbs.Work{send(2, a, 0, 0, verbs.Write)}))
+	twin.sends[0] = old
+	if got := a.poll(); len(got) != 0 || a.sends.Counts().Stale != 1 || second.Fenced() != "" {
+		t.Fatalf("%+v, %+v, fenced %q", got, a.sends.Counts(), second.Fenced())
+	}
+	third := second.Number()
+	other := a.pair(4)
+	if other.Number() != third {
+		t.Fatal("not the same number")
+	}
+	if err := other.Attach(); !errors.Is(err, verbs.ErrViolated) || other.Fenced() == "" || second.Fenced() == "" {
+		t.Fatalf("one number for two: %v", err)
+	}
+	_ = b.closeAll(f, nil, peer, peer2)
 }
