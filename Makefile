@@ -51,9 +51,9 @@ soak: ## real processes, random faults, race detector (needs gcc): MINUTES=10 SE
 	CGO_ENABLED=1 $(GO) build -race -o $(BIN)/soak ./test/soak
 	@$(BIN)/soak -minutes $(MINUTES) -seed "$(SEED)" $(SOAKARGS)
 
-sim: ## 10,000 seeds of the simulated world (SEEDS=n); SEED=n shows one (TURNS=k), SCRIPT=file a script
-	@$(GO) build -o $(BIN)/sim ./test/world/sim
-	@$(BIN)/sim $(if $(SCRIPT),-script $(SCRIPT)) $(if $(SEED),-seed $(SEED)) $(if $(TURNS),-turns $(TURNS)) $(if $(SEEDS),-seeds $(SEEDS))
+sim: ## 10,000 seeds of the simulated world (SEEDS=n); SEED=n shows one (TURNS=k), SCRIPT=file a script; SHRINK=1 makes it short; BUG=name plants a mistake
+	@$(if $(BUG),$(GO) run ./test/world/planted build $(BUG) $(BIN)/sim-$(BUG),$(GO) build -o $(BIN)/sim ./test/world/sim)
+	@$(BIN)/sim$(BUG:%=-%) $(if $(SHRINK),-shrink $(BIN)/$(if $(SCRIPT),short,SEED-$(SEED)).script) $(if $(SCRIPT),-script $(SCRIPT)) $(if $(SEED),-seed $(SEED)) $(if $(TURNS),-turns $(TURNS)) $(if $(SEEDS),-seeds $(SEEDS))
 
 planted: ## plant each known mistake into a copy of the engine; the simulated world must find it; PLANT=name tries one, go run ./test/world/planted list shows them
 	PLANT=$(PLANT) $(GO) test -tags planted -count=1 -v -timeout 20m -parallel $(PLANTJOBS) -run '^TestEveryPlantIsFound$$' ./test/world/planted

@@ -100,7 +100,7 @@ var rooms = []room{
 	{"test/abi", "sizes and offsets against the C headers", join(house, places{"test/*"})},
 	{"test/world", "many engines on twins from one seed", join(house, places{"test/*"})},
 	{"test/world/fleet", "what a request costs against peers, regions, batch size and engines", join(house, places{"test/*"})},
-	{"test/world/sim", "runs seeds, and scripts, and counts", places{"test/faults", "test/world"}},
+	{"test/world/sim", "runs seeds, and scripts, and counts", places{"test/faults", "test/world", "test/world/shrink"}},
 	{"test/world/planted", "mistakes that the world must find, and the programs built with them", nil},
 	{"test/world/shrink", "a failing script made as short as it can be", places{"test/faults", "test/world"}},
 	{"test/faults", "failure plans as text", join(house, places{"test/*"})},

@@ -14,7 +14,7 @@ import (
 type settings struct {
 	seeds, first, seed uint64
 	turns, jobs        int
-	script             string
+	script, shrink     string
 	print, child       bool
 	patience           time.Duration
 	failures           int
@@ -28,6 +28,7 @@ func main() {
 	flag.IntVar(&s.turns, "turns", world.TurnsDefault, "turns of a generated script")
 	flag.IntVar(&s.jobs, "jobs", runtime.GOMAXPROCS(0), "child processes")
 	flag.StringVar(&s.script, "script", "", "run this script and show its history")
+	flag.StringVar(&s.shrink, "shrink", "", "make the failing script of -seed or -script short, and write it to this file")
 	flag.BoolVar(&s.print, "print", false, "print the script of -seed and run nothing")
 	flag.BoolVar(&s.child, "child", false, "serve seeds from standard input")
 	flag.DurationVar(&s.patience, "patience", 60*time.Second, "how long a seed may take by the real clock")
@@ -51,12 +52,12 @@ func (s *settings) run() int {
 			fmt.Fprintf(os.Stderr, "%s: %v\n", s.script, err)
 			return 2
 		}
-		return show(script, "make sim SCRIPT="+s.script)
+		return s.one(script, "make sim SCRIPT="+s.script)
 	case s.print:
 		fmt.Print(world.Generate(s.seed, s.turns))
 		return 0
 	case s.seed != 0:
-		return show(world.Generate(s.seed, s.turns), replay(s.seed, s.turns))
+		return s.one(world.Generate(s.seed, s.turns), replay(s.seed, s.turns))
 	}
 	return s.many()
 }
@@ -64,6 +65,14 @@ func (s *settings) run() int {
 // replay is the command that gives a seed's history again.
 func replay(seed uint64, turns int) string {
 	return fmt.Sprintf("make sim SEED=%d TURNS=%d", seed, turns)
+}
+
+// one shows a script's run, or makes the script short.
+func (s *settings) one(script faults.Script, command string) int {
+	if s.shrink != "" {
+		return s.cut(script, command)
+	}
+	return show(script, command)
 }
 
 // show runs one script and prints what happened.
