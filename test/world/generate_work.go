@@ -57,6 +57,9 @@ func (g *generator) requests(i, n int) (list []faults.Request) {
 		if !ok {
 			return nil
 		}
+		if segment.peer == i && len(list) >= ownRequests {
+			break
+		}
 		q, ok := g.request(s, segment)
 		if !ok {
 			return nil
@@ -65,6 +68,10 @@ func (g *generator) requests(i, n int) (list []faults.Request) {
 	}
 	return list
 }
+
+// ownRequests bounds the requests of one submission to the engine's own segment. They are copies of one step, so
+// that the model sees only what the last of them left; a chain of three has too many explanations.
+const ownRequests = 2
 
 func (g *generator) request(s *plannedSlot, segment plannedSegment) (q faults.Request, ok bool) {
 	q = faults.Request{Write: g.chance(50), Segment: segment.name}

@@ -37,7 +37,8 @@ type op struct {
 	legal      [][]byte
 	matched    bool // the destination held one of the legal contents whole at some moment since submission
 	touched    bool // a change was seen that nothing but this op explains
-	certain    bool // touched, and the change had no second explanation
+	certain    bool // touched, and a change had no second explanation
+	alone      bool // the explanation being tried has no second one
 	over       bool // its end was told
 }
 
@@ -133,6 +134,9 @@ func (m *memory) change() int {
 			return i
 		}
 	}
+	for _, o := range done {
+		o.touched, o.certain = true, o.certain || o.alone
+	}
 	m.settle(done)
 	m.hidden(free)
 	return -1
@@ -181,8 +185,7 @@ func (m *memory) peel(open []bool) (done []*op, free []bool) {
 			if slices.Contains(done, o) || !o.explains(m, open, free) {
 				continue
 			}
-			o.touched = true
-			o.certain = !m.second(o, open, free)
+			o.alone = !m.second(o, open, free)
 			for i := o.toAt; i < o.toAt+o.length; i++ {
 				if open[i] || !o.direct {
 					open[i], free[i] = false, true
@@ -268,6 +271,37 @@ func (m *memory) between(done []*op) {
 	}
 	copy(m.shadow, before)
 }
+
+// imagine shows the readers of a memory what it would hold if one of those who may change it, or two after each other,
+// had done so in this step.
+func (m *memory) imagine() {
+	before := bytes.Clone(m.shadow)
+	show := func(whole []byte) {
+		for _, reader := range m.sources {
+			reader.admit(whole[reader.fromAt : reader.fromAt+reader.length])
+		}
+	}
+	for _, o := range m.targets {
+		for _, content := range o.legal {
+			one := bytes.Clone(before)
+			copy(one[o.toAt:], content)
+			show(one)
+			for _, p := range m.targets {
+				if p == o || len(m.targets) > imagineMax {
+					continue
+				}
+				for _, other := range p.legal {
+					two := bytes.Clone(one)
+					copy(two[p.toAt:], other)
+					show(two)
+				}
+			}
+		}
+	}
+}
+
+// imagineMax bounds how many ops are tried in pairs.
+const imagineMax = 8
 
 // busy is true exactly when an op in flight reads or writes a part of the range.
 func (m *memory) busy(at, length int, reads bool) bool {
