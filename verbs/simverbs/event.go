@@ -83,6 +83,8 @@ func (f *Fabric) scheduleAt(at time.Duration, e event) {
 }
 
 func (f *Fabric) run(e event) {
+	f.instant = e.at
+	defer func() { f.instant = -1 }()
 	switch e.kind {
 	case eventPacket:
 		f.arrive(e.packet)

@@ -76,6 +76,7 @@ type Fabric struct {
 	seed    uint64
 	random  *rand.Rand
 	clock   time.Duration // of its own, when Options.Now is nil
+	instant time.Duration // of the event that is happening; negative: none
 
 	events   eventHeap
 	sequence uint64
@@ -99,7 +100,7 @@ const far = time.Duration(1<<63 - 1)
 func NewFabric(seed uint64, o Options) *Fabric {
 	o.complete()
 	return &Fabric{
-		gate: make(chan struct{}, 1), options: o, seed: seed, promised: far, descriptor: 1 << 20, readable: map[int]bool{},
+		gate: make(chan struct{}, 1), options: o, seed: seed, promised: far, instant: -1, descriptor: 1 << 20, readable: map[int]bool{},
 		random: rand.New(rand.NewPCG(seed, 0x7665726273)),
 	}
 }
@@ -136,7 +137,12 @@ func (f *Fabric) wake() {
 	f.leave()
 }
 
+// now is the clock, and inside an event the instant for which it was planned: when a real clock runs ahead of the
+// fabric, everything is late together, and no timer overtakes what it waits for.
 func (f *Fabric) now() time.Duration {
+	if f.instant >= 0 {
+		return f.instant
+	}
 	if f.options.Now != nil {
 		return f.options.Now()
 	}

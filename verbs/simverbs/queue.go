@@ -227,7 +227,7 @@ func (q *queue) put(e entry) {
 		q.push(e)
 		q.push(e)
 	case LateCompletion:
-		f.schedule(fault.By, event{kind: eventCall, call: func() { q.push(e) }})
+		q.pushLater(fault.By, e)
 	case ForeignID:
 		e.completion.ID ^= 1<<63 | 1<<40 | uint64(f.random.Uint32())
 		q.push(e)
@@ -235,6 +235,11 @@ func (q *queue) put(e entry) {
 		e.completion.Pair ^= verbs.PairNumber(1 + f.random.IntN(1<<20))
 		q.push(e)
 	}
+}
+
+// pushLater stands apart, so that only a completion that is late goes to the heap.
+func (q *queue) pushLater(d time.Duration, e entry) {
+	q.context.process.fabric.schedule(d, event{kind: eventCall, call: func() { q.push(e) }})
 }
 
 func (q *queue) push(e entry) {
