@@ -3,8 +3,10 @@ package main
 import (
 	"fmt"
 	"math/rand/v2"
+	"time"
 
 	"github.com/orbitte/orbitte"
+	"github.com/orbitte/orbitte/reactor/simkernel"
 )
 
 // A sweep measures the same thing for several sizes.
@@ -28,6 +30,7 @@ func sweeps() []sweep {
 		{"regions", []int{1, 64, 512, 4095}, "regions of both engines; 4,096 is the limit", regions},
 		{"batch", []int{1, 8, 64, 512, 1024}, "requests in one batch", batches},
 		{"storm", []int{10, 100, 1000}, "engines that open one source's segment at the same moment", storm},
+		{"storm, far", []int{10, 100, 1000}, "the same over links of 100 to 300 µs", stormFar},
 		{"engines", []int{10, 100, 1000}, "engines of a fleet that all work", engines},
 	}
 }
@@ -66,6 +69,13 @@ func peersAsking(p plan, n int, into metrics) error {
 		return err
 	}
 	hub := f.nodes[0]
+	other, err := f.add() // opens all peers first, so that what each engine maps once is there
+	if err != nil {
+		return err
+	}
+	if err := f.only(other, func() error { return other.openAll(n) }); err != nil {
+		return err
+	}
 	before := heap()
 	opening := f.begin(hub)
 	if err := f.only(hub, func() error { return hub.openAll(n) }); err != nil {
@@ -260,13 +270,21 @@ func batches(p plan, n int, into metrics) error {
 	return f.close()
 }
 
-// storm: a source was started again, and all its peers ask at the same moment what it publishes.
+// storm: a source was started again, and all its peers ask at the same moment what it publishes: as many regions
+// as there can be, through socket buffers that hold a quarter of the answer.
 func storm(p plan, n int, into metrics) error {
-	const published = 64
-	f, err := hubOf(p.seed, n, 1, orbitte.LocalOnly, orbitte.LocalOnly)
-	if err != nil {
-		return err
-	}
+	return stormOver(p, n, into, simkernel.WorldOptions{Buffer: 32 << 10})
+}
+
+// stormFar: the same, but each answer keeps a handler busy for several round trips, so that the queue is not
+// worked off within the grace of a frame that found it full.
+func stormFar(p plan, n int, into metrics) error {
+	return stormOver(p, n, into, simkernel.WorldOptions{Buffer: 32 << 10, DelayMin: 100 * time.Microsecond, DelayMax: 300 * time.Microsecond})
+}
+
+func stormOver(p plan, n int, into metrics, o simkernel.WorldOptions) error {
+	const published = 4095
+	f := emptyFleet(p.seed, o)
 	source, err := f.add()
 	if err != nil {
 		return err
@@ -277,9 +295,14 @@ func storm(p plan, n int, into metrics) error {
 	if err := source.register(published, orbitte.RemoteRead); err != nil {
 		return err
 	}
+	for range n {
+		if _, err := f.add(); err != nil {
+			return err
+		}
+	}
 	m := f.begin(source)
 	if err := f.run(func(other *node) func() error {
-		if other == source || other.index == 0 {
+		if other == source {
 			return nil
 		}
 		return func() error { _, err := other.open(source.index); return err }

@@ -47,13 +47,19 @@ type node struct {
 }
 
 func newFleet(seed uint64, n int) (*fleet, error) {
-	f := &fleet{seed: seed, world: simkernel.NewWorld(seed, simkernel.WorldOptions{Descriptors: 16 << 10})}
+	f := emptyFleet(seed, simkernel.WorldOptions{})
 	for range n {
 		if _, err := f.add(); err != nil {
 			return nil, err
 		}
 	}
 	return f, nil
+}
+
+// emptyFleet has no nodes yet.
+func emptyFleet(seed uint64, o simkernel.WorldOptions) *fleet {
+	o.Descriptors = 16 << 10
+	return &fleet{seed: seed, world: simkernel.NewWorld(seed, o)}
 }
 
 // add starts one more node.
@@ -142,7 +148,7 @@ func (n *node) open(peer int) (*orbitte.Segment, error) {
 			n.segments[peer] = s
 			return s, nil
 		}
-		if !errors.Is(err, orbitte.ErrUnreachable) && !errors.Is(err, orbitte.ErrExhausted) || pause > time.Minute {
+		if !errors.Is(err, orbitte.ErrDisconnected) && !errors.Is(err, orbitte.ErrUnreachable) || pause > time.Minute {
 			return nil, fmt.Errorf("open node %d: %w", peer, err)
 		}
 		n.retries++

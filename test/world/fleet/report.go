@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math"
 	"os"
+	"os/exec"
 	"runtime"
 	"slices"
 	"strings"
@@ -103,10 +104,14 @@ func number(v float64) string {
 
 // machine is the first line of the results.
 func machine(seed uint64) map[string]any {
+	commit := "unknown"
+	if text, err := exec.Command("git", "rev-parse", "--short", "HEAD").Output(); err == nil {
+		commit = strings.TrimSpace(string(text))
+	}
 	return map[string]any{
 		"date": time.Now().UTC().Format(time.DateOnly), "seed": seed, "go": runtime.Version(), "arch": runtime.GOARCH,
 		"cpus": runtime.NumCPU(), "cpu": first("/proc/cpuinfo", "model name"), "kernel": strings.TrimSpace(read("/proc/sys/kernel/osrelease")),
-		"command": strings.Join(os.Args[1:], " "),
+		"commit": commit, "command": strings.Join(append([]string{"go run ./test/world/fleet"}, os.Args[1:]...), " "),
 	}
 }
 
