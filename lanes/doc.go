@@ -1,6 +1,6 @@
 // Package lanes holds the words that every transport agrees on: the lane with its loop, memory and
 // stream slots; directions, effects, outcomes and faults; the gate that fences and drains; the
-// journal of what is worth a line in the log; the plan that places lanes on CPUs.
+// journal of what is worth a line in the log; the plan that places lanes on CPUs; the geometry of slices.
 //
 // A Lane owns its Arena and Journal and is used by its own thread. An Arena lends staging buffers and
 // header slots and unmaps what is idle when it is closed; what is lent stays with its borrower. A Gate
