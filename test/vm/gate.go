@@ -93,7 +93,7 @@ type gateRun struct {
 }
 
 func (g *gateRun) machine() error {
-	return g.stream([]string{"CGO_ENABLED=0"}, "go", "test", "-json", "-tags=vm", "-count=1", "-timeout=8m", "./test/vm")
+	return g.stream([]string{"CGO_ENABLED=0"}, "go", "test", "-json", "-tags=vm", "-count=1", "-timeout=20m", "./test/vm")
 }
 
 // part builds a package's tests and runs them in a guest. What is not there yet is a skip with a reason.

@@ -104,8 +104,10 @@ func (g *guest) follow(ctx context.Context, frames <-chan frame, answer io.Write
 				g.ready <- struct{}{}
 			case frameStdout:
 				_, _ = stdout.Write(f.text) // a reader that went away ends no guest
+				g.heard = time.Now()        // a slow one is no silence of the guest
 			case frameStderr:
 				_, _ = stderr.Write(f.text)
+				g.heard = time.Now()
 			case frameExit, frameFailed:
 				g.end(f)
 				return true

@@ -93,7 +93,7 @@ type orders struct {
 const (
 	quietMax    = 45 * time.Second // a loaded host delays a guest's beats by seconds
 	quietAtEnd  = 10 * time.Second // at the time limit, such a silence is called a hang
-	bootMax     = 2 * time.Minute  // a boot that takes longer counts as an early death
+	bootMax     = 3 * time.Minute  // a boot that takes longer counts as an early death
 	beatEvery   = time.Second
 	consoleKept = 64 << 10 // bytes of the guest's console
 )

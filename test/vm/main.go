@@ -71,7 +71,7 @@ func newOptions(name string) *options {
 	o.IntVar(&m.Wires, "wires", 1, "wires, 1 to 4; a wire has an RDMA device at each end")
 	o.StringVar(&m.Share, "share", ".", "folder that the guest may write")
 	o.StringVar(&m.Dir, "dir", "", "working folder of the command (default: the share)")
-	o.DurationVar(&m.Limit, "limit", 2*time.Minute, "wall time of the command; a boot has two minutes beside it")
+	o.DurationVar(&m.Limit, "limit", 2*time.Minute, "wall time of the command; a boot has three minutes beside it")
 	o.IntVar(&m.Memory, "memory", 512, "MiB for each guest")
 	o.IntVar(&m.CPUs, "cpus", 2, "processors of each guest")
 	o.BoolVar(&o.verbose, "v", false, "print the guest's kernel log and the times")
