@@ -150,6 +150,9 @@ func (r *run) unregister(a faults.Action) string {
 		err := g.life.engine.Unregister(ctx, g.handle)
 		g.gone = g.gone || err == nil
 		r.ended(g.life, "unregister", err)
+		if err == nil {
+			r.unlent(g)
+		}
 	})
 	return begun
 }
@@ -281,7 +284,7 @@ func (r *run) closeSource(a faults.Action) string {
 		return why
 	}
 	l.fenced = true
-	l.call("close-source", a.Duration(faults.Deadline), func(ctx *lease) { r.ended(l, "close-source", l.engine.CloseSource(ctx)) })
+	l.call("close-source", a.Duration(faults.Deadline), func(ctx *lease) { r.idles(l, "close-source", "source handlers", l.engine.CloseSource(ctx)) })
 	return begun
 }
 
@@ -290,7 +293,9 @@ func (r *run) closeRequester(a faults.Action) string {
 	if why := r.idle(l); why != "" {
 		return why
 	}
-	l.call("close-requester", a.Duration(faults.Deadline), func(ctx *lease) { r.ended(l, "close-requester", l.engine.CloseRequester(ctx)) })
+	l.call("close-requester", a.Duration(faults.Deadline), func(ctx *lease) {
+		r.idles(l, "close-requester", "requester submissions in flight", l.engine.CloseRequester(ctx))
+	})
 	return begun
 }
 

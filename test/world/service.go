@@ -67,6 +67,7 @@ func (r *run) watch() {
 		if l.stopped || !l.rested || !l.alive() {
 			continue
 		}
+		r.conserves(l)
 		for _, s := range l.open {
 			if s.ended || s.deadline == 0 || r.net.Now() <= s.deadline.After(grace) {
 				continue
