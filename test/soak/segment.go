@@ -142,7 +142,7 @@ func (l *life) judge(what string, err error, deadline time.Time) {
 	for n, class := range expected {
 		if own.Class == class {
 			l.errors[n].Add(1)
-			if class == orbitte.ErrUnreachable || class == orbitte.ErrExhausted {
+			if class == orbitte.ErrUnreachable || class == orbitte.ErrExhausted || class == orbitte.ErrClosed {
 				time.Sleep(5 * time.Millisecond) // to ask again at once only keeps the processor from the others
 			}
 			return
