@@ -52,14 +52,6 @@ func (d *door) haunt(out []reactor.Completion, until reactor.Instant) int {
 // Now (reactor.Clock).
 func (d *door) Now() reactor.Instant { return d.Kernel.Now().After(d.skew) }
 
-// Close (reactor.Kernel).
-func (d *door) Close(descriptor reactor.Descriptor) error {
-	if d.ghost {
-		return nil
-	}
-	return d.Kernel.Close(descriptor)
-}
-
 // abandoned unwinds a waiting call whose process was killed.
 type abandoned struct{}
 

@@ -35,11 +35,13 @@ type op struct {
 	length     int
 	direct     bool // the destination is placed directly: it may change in parts
 	legal      [][]byte
-	matched    bool // the destination held one of the legal contents whole at some moment since submission
-	touched    bool // a change was seen that nothing but this op explains
-	certain    bool // touched, and a change had no second explanation
-	alone      bool // the explanation being tried has no second one
-	over       bool // its end was told
+	matched    bool    // the destination held one of the legal contents whole at some moment since submission
+	touched    bool    // a change was seen that nothing but this op explains
+	certain    bool    // touched, and a change had no second explanation
+	alone      bool    // the explanation being tried has no second one
+	over       bool    // its end was told
+	frames     *stream // on which its frame went out; nil: not yet
+	rank       uint64  // of that frame
 }
 
 // submission is one call that moves bytes, synchronous or not.

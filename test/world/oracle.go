@@ -71,6 +71,7 @@ func (r *run) explain(l *life) bool {
 			changed = append(changed, m)
 		}
 	}
+	done := changed
 	imagined := false
 	for len(changed) > 0 {
 		left := changed[:0:0]
@@ -93,6 +94,11 @@ func (r *run) explain(l *life) bool {
 			imagined = true
 		}
 		changed = left
+	}
+	for _, m := range done {
+		for _, o := range m.targets {
+			r.inTurn(o)
+		}
 	}
 	return true
 }

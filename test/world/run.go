@@ -56,9 +56,11 @@ type run struct {
 	sent          []*note // the same, in their order
 	stalled       []stalled
 	turn          int
-	beating       bool   // an event lies ahead that keeps the clock from running away while the script has lines
-	order         int    // of starts and ends of notifications
-	operations    uint64 // requests so far
+	beating       bool             // an event lies ahead that keeps the clock from running away while the script has lines
+	order         int              // of starts and ends of notifications
+	operations    uint64           // requests so far
+	frames        uint64           // READ and WRITE frames so far
+	asked         map[frameKey]int // requests without a frame
 	history       strings.Builder
 	counts        map[string]int
 	violation     *Violation
@@ -105,6 +107,7 @@ type life struct {
 	steps    int
 	rested   bool // true exactly when its last step did nothing
 	serving  serving
+	streams  map[reactor.Descriptor]*stream // looked up by key only
 }
 
 // queued is a call that has not begun.
@@ -161,7 +164,7 @@ func newRun(s faults.Script, o Options) *run {
 	w := s.World
 	r := &run{
 		script: s, options: o, counts: map[string]int{}, memories: map[int]*memory{}, registrations: map[int]*registration{},
-		segments: map[int]*segment{}, batches: map[int]*submission{}, notes: map[int]*note{},
+		asked: map[frameKey]int{}, segments: map[int]*segment{}, batches: map[int]*submission{}, notes: map[int]*note{},
 		net: simkernel.NewWorld(uint64(w.Get(faults.Seed)), simkernel.WorldOptions{
 			DelayMin: w.Duration(faults.DelayMin), DelayMax: w.Duration(faults.DelayMax), ChopReceive: w.Int(faults.ChopReceive),
 			ChopSend: w.Int(faults.ChopSend), Buffer: w.Int(faults.Buffer), Descriptors: w.Int(faults.Descriptors),

@@ -1,12 +1,13 @@
 package world
 
 import (
+	"net/netip"
 	"syscall"
 
 	"github.com/orbitte/orbitte/reactor"
 )
 
-// tap listens at one lane's kernel. It knows what is outstanding.
+// tap listens at one lane's kernel. It knows what is outstanding, and shows every byte to the life's streams.
 type tap struct {
 	life *life
 	open []pending
@@ -22,15 +23,47 @@ type pending struct {
 
 func (t *tap) submitted(o *reactor.Operation) {
 	t.open = append(t.open, pending{o.Ticket, o.Kind, o.Descriptor, o.Buffers})
+	if s := t.life.streams[o.Descriptor]; s != nil && o.Kind == reactor.Send {
+		s.posted()
+	}
 }
 
 func (t *tap) completed(list []reactor.Completion) {
 	for i := range list {
 		for k := range t.open {
 			if t.open[k].ticket == list[i].Ticket {
+				t.show(t.open[k], list[i])
 				t.open = append(t.open[:k], t.open[k+1:]...)
 				break
 			}
+		}
+	}
+}
+
+// show lets a stream see what one of its operations has done.
+func (t *tap) show(p pending, c reactor.Completion) {
+	if p.kind == reactor.Accept {
+		if c.Err == nil {
+			t.life.opened(c.Descriptor, false)
+		}
+		return
+	}
+	s := t.life.streams[p.descriptor]
+	if s == nil || p.kind == reactor.Watch {
+		return
+	}
+	if c.Err != nil || p.kind == reactor.Receive && c.N == 0 {
+		s.spent = true
+		return
+	}
+	left := c.N
+	for _, b := range p.buffers {
+		b = b[:min(len(b), left)]
+		left -= len(b)
+		if p.kind == reactor.Send {
+			s.sent(b)
+		} else {
+			s.received(b)
 		}
 	}
 }
@@ -46,4 +79,25 @@ func (t *tap) fail(out []reactor.Completion) int {
 	}
 	t.open = append(t.open[:0], t.open[n:]...)
 	return n
+}
+
+// Open (reactor.Kernel) is the beginning of a requester's stream.
+func (d *door) Open(a netip.AddrPort, o reactor.SocketOptions) (reactor.Descriptor, error) {
+	descriptor, err := d.Kernel.Open(a, o)
+	if err == nil {
+		d.life.opened(descriptor, true)
+	}
+	return descriptor, err
+}
+
+// Close (reactor.Kernel).
+func (d *door) Close(descriptor reactor.Descriptor) error {
+	if d.ghost {
+		return nil
+	}
+	err := d.Kernel.Close(descriptor)
+	if err == nil {
+		delete(d.life.streams, descriptor)
+	}
+	return err
 }

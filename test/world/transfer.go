@@ -85,6 +85,7 @@ func (r *run) admitted(p *prepared, a faults.Action) *submission {
 		if o.within() {
 			s.ops = append(s.ops, o)
 			o.start()
+			r.asked[o.key()]++
 		} else {
 			o.over = true // the engine refuses the whole submission
 			s.ops = append(s.ops, o)
