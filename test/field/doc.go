@@ -5,6 +5,9 @@
 // lines over pipes (host_test.go). Each child is killed and reaped when its test ends; when the test failed, its
 // standard error is printed. Each engine is closed, and its gauges must be zero then.
 //
+// One case needs no process: a walk through every state of every machine (machines_test.go, walk_test.go) plays scenes
+// on the simulated kernel, ends each at each of its turns, and reads from the source which states there are.
+//
 // It may import anything of the house; nothing imports it. The cases that need two hosts are behind the build tag
 // netns and run by test/netns/run.sh.
 //
