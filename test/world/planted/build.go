@@ -32,7 +32,7 @@ func repository() (string, error) {
 // Build builds the world's program with the plant in it, or without one when it is nil. Scratch is a folder for the changed
 // copies; it may be removed afterwards.
 func (p *Plant) Build(root, scratch, out string) error {
-	args := []string{"build", "-buildvcs=false", "-o", out}
+	args := []string{"build", "-buildvcs=false", "-ldflags=-s -w", "-o", out} // no debugger will look at it
 	if p != nil {
 		overlay, err := p.overlay(root, scratch)
 		if err != nil {

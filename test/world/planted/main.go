@@ -32,7 +32,7 @@ func run(args []string) error {
 	case len(args) == 3 && args[0] == "build":
 		return build(root, plants, args[1], args[2])
 	case len(args) == 3 && args[0] == "overlay":
-		p, err := find(plants, args[1])
+		p, err := named(plants, args[1])
 		if err != nil {
 			return err
 		}
@@ -43,7 +43,7 @@ func run(args []string) error {
 	return fmt.Errorf("usage: planted list | planted build NAME OUT | planted overlay NAME FOLDER")
 }
 
-func find(plants []*Plant, name string) (*Plant, error) {
+func named(plants []*Plant, name string) (*Plant, error) {
 	for _, p := range plants {
 		if p.Name == name {
 			return p, nil
@@ -54,7 +54,7 @@ func find(plants []*Plant, name string) (*Plant, error) {
 
 // build builds one by its name.
 func build(root string, plants []*Plant, name, out string) error {
-	p, err := find(plants, name)
+	p, err := named(plants, name)
 	if err != nil {
 		return err
 	}
