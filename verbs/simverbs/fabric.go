@@ -18,7 +18,7 @@ const (
 	// SoftRoCE is like rdma_rxe: a window reaches all of its region, many local errors read "flushed", the mark of an
 	// invalidation is the wrong bit, seven retries are endless, and work over a dead port is flushed.
 	SoftRoCE
-	// OldSoftRoCE is like the rdma_rxe of Linux 6.1: a receive that is posted to a pair in error never completes.
+	// OldSoftRoCE is like the rdma_rxe of Linux 6.1: local errors read LOC_QP_OP_ERR.
 	OldSoftRoCE
 )
 

@@ -256,10 +256,15 @@ func (q *pair) toSend(t *verbs.Transition) syscall.Errno {
 // toError stops the pair at once: nothing of its memory is touched from here on. What it still has is flushed, in the
 // order it was posted, a little later.
 func (q *pair) toError() {
-	if q.gone || q.state == verbs.PairError {
+	if q.gone {
 		return
 	}
-	q.state, q.receivesAtError = verbs.PairError, q.receiveTail
+	q.receivesAtError = q.receiveTail
+	if q.state == verbs.PairError {
+		q.scheduleFlush() // moved there again: the device looks at what came meanwhile
+		return
+	}
+	q.state = verbs.PairError
 	q.answers, q.answered, q.dying = q.answers[:0], 0, false
 	q.scheduleFlush()
 }

@@ -41,6 +41,9 @@ func (p *Process) PostSend(h verbs.PairHandle, list []verbs.SendWork) (int, erro
 
 func (q *pair) posted() {
 	if q.state == verbs.PairError {
+		if q.fabric().options.Personality == SoftRoCE {
+			q.receivesAtError = q.receiveTail
+		}
 		q.scheduleFlush()
 	} else {
 		q.kick(0)

@@ -162,7 +162,7 @@ func (q *pair) emit(w *work) bool {
 		q.sendStep++
 	}
 	if !q.transmit(p, &q.lastRequest) && f.flushesDeadPort() {
-		q.failWork(w, verbs.WorkFlushed)
+		q.failWork(w, f.local(verbs.WorkFlushed))
 		return false
 	}
 	if q.sendStep == w.packets {

@@ -11,6 +11,7 @@ var eventCases = []conformance{
 	{"AQueueThatOverflowsLosesAndSaysSo", overflow},
 	{"ARefusedKeyIsReportedWhereTheDeviceDoes", accessEvent},
 	{"APortThatGoesDownIsReported", portEvents},
+	{"WorkOverADeadPortEnds", deadPort},
 }
 
 // waiting says whether the channel's descriptor has something.
@@ -177,4 +178,28 @@ func portEvents(r *rig) {
 		r.Error("the port is not reported as active")
 	}
 	a.do(write(2, here, 0, 64, there.address, there.remote))
+}
+
+// deadPort: IBTA 9.7.6.1.3 where packets are lost; some devices fail the work at once. Nothing is left in flight.
+func deadPort(r *rig) {
+	if r.Link == nil {
+		r.Skip("link: this harness cannot take a port down")
+	}
+	a, b := r.connect(shape{timeout: 12, retries: 1})
+	here, there := r.a.region(64, 1, localOnly), r.b.region(64, 2, everyone)
+	r.Link(false)
+	defer r.Link(true)
+	_, ok := r.a.asyncOf(verbs.AsyncPortError)
+	if !ok {
+		r.Error("PORT_ERR did not come")
+	}
+	want := []verbs.WorkStatus{verbs.WorkRetryExceeded}
+	if r.Facts.FlushesDeadPort.Holds {
+		want = r.local(verbs.WorkFlushed)
+	}
+	a.do(write(1, here, 0, 64, there.address, there.remote), want...)
+	if there.bytes[0] != 2 {
+		r.Error("bytes went over a dead port")
+	}
+	_ = b
 }

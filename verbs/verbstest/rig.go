@@ -47,8 +47,9 @@ func newRig(t *testing.T, h Harness) *rig {
 		}
 	})
 	r.a, r.b = r.open(h.A), r.open(h.B)
+	there := r.b.gids()
 	for _, e := range r.a.gids() {
-		for _, other := range r.b.gids() {
+		for _, other := range there {
 			if r.a.gid.GID == (verbs.GID{}) && e.Type == verbs.GIDRoCEv2 && other.Type == e.Type && ipv4(e.GID) && ipv4(other.GID) {
 				r.a.gid, r.b.gid = e, other
 			}

@@ -14,7 +14,9 @@ var windowCases = []conformance{
 	{"AFreedWindowEndsItsAuthority", freedWindow},
 	{"NeighbouringKeysAreRefused", neighbouringKeys},
 	{"AWindowServesItsOwnPairOnly", foreignPair},
+	{"AWindowIsInvalidatedOverItsOwnPair", foreignInvalidation},
 	{"AWindowKeepsItsRange", windowRange},
+	{"APairMayEndBeforeItsInvalidatedWindow", windowOutlivesPair},
 	{"ALocalInvalidationEndsAWindow", localInvalidation},
 	{"ABindMustFitItsRegion", refusedBinds},
 	{"ABoundWindowIsNotBoundAgain", boundAgain},
@@ -177,6 +179,44 @@ func foreignPair(r *rig) {
 	w := r.b.window()
 	b1.bind(w, there, 0, 4096, canWrite)
 	a2.refusedAccess("a window of another pair", write(1, here, 0, 64, there.address, w.key))
+	w.free()
+}
+
+// foreignInvalidation: IBTA 10.6.7.2.7: SEND with invalidate over another pair than the window's is the receiver's error.
+func foreignInvalidation(r *rig) {
+	_, b1 := r.connect(shape{})
+	a2, b2 := r.connect(shape{})
+	there, message := r.b.region(4096, 2, parent), r.b.region(64, 0, localOnly)
+	w := r.b.window()
+	b1.bind(w, there, 0, 4096, canWrite)
+	b2.receive(verbs.ReceiveWork{ID: 4, Address: message.address, Length: 64, LocalKey: message.local})
+	a2.post(verbs.SendWork{ID: 1, Operation: verbs.SendWithInvalidate, RemoteKey: w.key})
+	b2.await(0, 1)
+	if r.Facts.OwnPairInvalidation.Holds {
+		b2.lastReceived(4, verbs.WorkRemoteRequest)
+	} else if c := b2.lastReceived(4, verbs.WorkSuccess); c.Invalidated != w.key {
+		r.Errorf("the receive names key %#x, want %#x", c.Invalidated, w.key)
+	}
+	w.free()
+}
+
+// windowOutlivesPair: a window that is free again hangs on no pair, and serves the next one.
+func windowOutlivesPair(r *rig) {
+	_, b1 := r.connect(shape{})
+	there := r.b.region(4096, 2, parent)
+	w := r.b.window()
+	b1.bind(w, there, 0, 4096, canWrite)
+	b1.do(verbs.SendWork{ID: 1, Operation: verbs.LocalInvalidate, RemoteKey: w.key})
+	r.must(b1.ModifyPair(b1.pair, verbs.Transition{To: verbs.PairError}))
+	began := r.Now()
+	b1.destroy()
+	if took := r.Now() - began; took > patience {
+		r.Errorf("the end of the pair took %v", took)
+	}
+	here := r.a.region(64, 1, localOnly)
+	a2, b2 := r.connect(shape{})
+	b2.bind(w, there, 0, 4096, canWrite)
+	a2.do(write(2, here, 0, 64, there.address, w.key))
 	w.free()
 }
 
