@@ -14,17 +14,23 @@ type Remote struct {
 	epoch      netproto.Epoch
 	descriptor netproto.Descriptor
 	order      index
-	byAddress  []netproto.Region
+	byAddress  []int32 // positions in the descriptor, in the index's order; nil when its own order is that
 }
 
 // NewRemote indexes a decoded descriptor, which it then owns. Regions come in rising ID order, as the decoder
 // demands. The error is a *RangeError for a region whose range overflows.
 func NewRemote(endpoint string, epoch netproto.Epoch, d netproto.Descriptor) (*Remote, error) {
 	remote := &Remote{endpoint: endpoint, epoch: epoch, descriptor: d, order: newIndex(len(d.Regions))}
-	remote.byAddress = slices.Clone(d.Regions)
-	slices.SortStableFunc(remote.byAddress, func(a, b netproto.Region) int { return before(extentOf(&a), extentOf(&b)) })
-	for i := range remote.byAddress {
-		extent := extentOf(&remote.byAddress[i])
+	inOrder := func(a, b netproto.Region) int { return before(extentOf(&a), extentOf(&b)) }
+	if !slices.IsSortedFunc(d.Regions, inOrder) {
+		remote.byAddress = make([]int32, len(d.Regions))
+		for i := range remote.byAddress {
+			remote.byAddress[i] = int32(i)
+		}
+		slices.SortStableFunc(remote.byAddress, func(a, b int32) int { return inOrder(d.Regions[a], d.Regions[b]) })
+	}
+	for i := range d.Regions {
+		extent := extentOf(remote.at(i))
 		if !extent.Valid() {
 			return nil, overflow(extent)
 		}
@@ -53,7 +59,16 @@ func (r *Remote) Cover(address, length uint64) (netproto.Region, uint64, error) 
 	if !ok {
 		return netproto.Region{}, 0, &Uncovered{Owner: r.endpoint, Asked: asked}
 	}
-	return r.byAddress[i], address - r.byAddress[i].Base, nil
+	region := r.at(i)
+	return *region, address - region.Base, nil
+}
+
+// at is the region at a position of the index.
+func (r *Remote) at(i int) *netproto.Region {
+	if r.byAddress != nil {
+		i = int(r.byAddress[i])
+	}
+	return &r.descriptor.Regions[i]
 }
 
 // Find returns the region with this ID.

@@ -213,12 +213,14 @@ func registerBeside(f *fleet, n *node, count int, into metrics) error {
 func describe(f *fleet, n int, into metrics) error {
 	const times = 16
 	reader, source := f.nodes[0], f.nodes[1]
+	before := heap()
 	if err := f.only(reader, func() error { return reader.openAll(1) }); err != nil {
 		return err
 	}
+	into["heap bytes per region opened, and a share of its stream"] = (heap() - before) / float64(n)
 	s := reader.segments[1]
 	stream := f.world.Connections()[0]
-	before := stream.Bytes(1)
+	written := stream.Bytes(1)
 	m := f.begin(source)
 	if err := f.only(reader, func() error {
 		for range times {
@@ -231,7 +233,7 @@ func describe(f *fleet, n int, into metrics) error {
 		return err
 	}
 	m.end(f, into, "describe", times)
-	into["bytes on the wire per describe"] = float64(stream.Bytes(1)-before) / times
+	into["bytes on the wire per describe"] = float64(stream.Bytes(1)-written) / times
 	if len(s.Regions()) != n {
 		return fmt.Errorf("the segment shows %d regions, wanted %d", len(s.Regions()), n)
 	}
