@@ -142,3 +142,27 @@ func TestLinesOfTwoGuestsAreKeptApart(t *testing.T) {
 		t.Errorf("%q", out.String())
 	}
 }
+
+// The guest's side of a command needs no guest.
+func TestCommandsEndWithAStatusAsInAShell(t *testing.T) {
+	for script, want := range map[string]struct {
+		status int
+		stderr string
+	}{
+		"exit 7":                 {7, ""},
+		"kill -9 $$":             {137, "ended by a signal: killed"},
+		"exec no-such-program":   {127, "not found"},
+		"sleep 60 & echo s >&2":  {0, "s\n"}, // a child that keeps the output open
+		"test $ORBITTE_VM = two": {0, ""},
+	} {
+		var wire bytes.Buffer
+		status := runCommand(orders{Net: "two", Dir: t.TempDir(), Args: []string{"sh", "-c", script}}, &sender{to: &wire})
+		if status != want.status || !strings.Contains(wire.String(), want.stderr) {
+			t.Errorf("%s: status %d, want %d; frames %q", script, status, want.status, wire.String())
+		}
+	}
+	var wire bytes.Buffer
+	if status := runCommand(orders{Dir: t.TempDir(), Args: []string{"no-such-program"}}, &sender{to: &wire}); status != 127 {
+		t.Errorf("a program that is not there: status %d", status)
+	}
+}
