@@ -16,7 +16,8 @@ type echo struct {
 	sent     int
 	received int
 	number   verbs.PairNumber
-	key      verbs.RemoteKey // ended by the next receive completion
+	key      verbs.RemoteKey   // ended by the next receive completion
+	windows  []verbs.RemoteKey // what the next allocations give; then the twin's own
 }
 
 var echoes = map[verbs.SendOperation]verbs.CompletionOperation{
@@ -31,6 +32,14 @@ func (e *echo) CreatePair(d verbs.DomainHandle, o verbs.PairOptions) (verbs.Pair
 		number = e.number
 	}
 	return h, number, err
+}
+
+func (e *echo) AllocateWindow(d verbs.DomainHandle) (verbs.WindowHandle, verbs.RemoteKey, error) {
+	h, key, err := e.Calls.AllocateWindow(d)
+	if len(e.windows) > 0 {
+		key, e.windows = e.windows[0], e.windows[1:]
+	}
+	return h, key, err
 }
 
 func (e *echo) PostSend(h verbs.PairHandle, list []verbs.SendWork) (int, error) {

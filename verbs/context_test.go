@@ -144,7 +144,7 @@ func TestOnePortThatFailsDoesNotHideTheOther(t *testing.T) {
 
 // proves
 func TestRouteRecoversUnderTheSameDomainAndRegionsWhenOldPairsAreGone(t *testing.T) {
-	both(t, func(t *testing.T, f *simverbs.Fabric) {
+	everywhere(t, func(t *testing.T, f *simverbs.Fabric) {
 		a, b := newEnd(t, f, "a", 64), newEnd(t, f, "b", 64)
 		qa, qb := connect(a, b, 4)
 		device := a.context.Device().Name
@@ -286,8 +286,11 @@ func TestRegionStaysUntilItsUsersReturnIt(t *testing.T) {
 	if !r2.Lend() {
 		t.Fatal("not lent")
 	}
-	r2.RetainUse()
 	var busy *verbs.BusyError
+	if err := r2.Destroy(); !errors.As(err, &busy) || busy.Kept || r2.Lend() {
+		t.Fatalf("%v, and it may still be lent", err)
+	}
+	r2.RetainUse()
 	if err := r2.Destroy(); !errors.As(err, &busy) || !busy.Kept {
 		t.Fatal(err)
 	}

@@ -18,29 +18,40 @@ func (q *QueuePair) Drain() error {
 	if q.state == PairReset { // nothing can have been posted, and the error state is not reachable from here
 		return nil
 	}
+	q.postReceiveBarrier()
 	if err := q.calls.ModifyPair(q.handle, Transition{To: PairError}); err != nil {
 		return q.retain("ibv_modify_qp to the error state", err)
 	}
 	q.state = PairError
-	q.postBarriers()
+	q.postSendBarrier()
 	return nil
 }
 
-// postBarriers puts one more request behind all others of a queue. The error state flushes in order, so its flush
-// proves that the device has done with the rest, even if completions of the rest were lost.
-func (q *QueuePair) postBarriers() {
-	if q.sends.taken > 0 {
-		id := q.sends.fill(sendBarrierSpace, int32(q.sends.depth()), place{barrier: true})
-		list := [1]SendWork{{ID: id, Operation: Send, Flags: Signaled}} // no bytes
-		accepted, err := q.calls.PostSend(q.handle, list[:])
-		q.sends.barrierPost(accepted, err)
+// A barrier is one more request behind all others of a queue. The error state flushes in order, so its end proves that
+// the device has done with the rest, even if completions of the rest were lost.
+
+// postReceiveBarrier comes before the move to the error state, because soft-RoCE does not look at receives that are
+// posted later until something else happens (seen with verbstest). Should the pair be in error already, the move is
+// that something. A message of the peer may end the barrier in the meantime, which proves as much.
+func (q *QueuePair) postReceiveBarrier() {
+	if q.receives.taken == 0 {
+		return
 	}
-	if q.receives.taken > 0 {
-		id := q.receives.fill(receiveBarrierSpace, int32(q.receives.depth()), place{barrier: true})
-		list := [1]ReceiveWork{{ID: id}}
-		accepted, err := q.calls.PostReceive(q.handle, list[:])
-		q.receives.barrierPost(accepted, err)
+	id := q.receives.fill(receiveBarrierSpace, int32(q.receives.depth()), place{barrier: true, expects: CompletedReceive})
+	list := [1]ReceiveWork{{ID: id}} // no bytes
+	accepted, err := q.calls.PostReceive(q.handle, list[:])
+	q.receives.barrierPost(accepted, err)
+}
+
+// postSendBarrier comes after the move, when nothing can carry it to the peer any more.
+func (q *QueuePair) postSendBarrier() {
+	if q.sends.taken == 0 {
+		return
 	}
+	id := q.sends.fill(sendBarrierSpace, int32(q.sends.depth()), place{barrier: true, expects: neverSucceeds})
+	list := [1]SendWork{{ID: id, Operation: Send, Flags: Signaled}} // no bytes
+	accepted, err := q.calls.PostSend(q.handle, list[:])
+	q.sends.barrierPost(accepted, err)
 }
 
 func (w *workQueue) barrierPost(accepted int, err error) {

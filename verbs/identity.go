@@ -55,6 +55,9 @@ type workQueue struct {
 	barrier   barrierState
 }
 
+// neverSucceeds is the operation of work that can only be flushed.
+const neverSucceeds CompletionOperation = 1 << 31
+
 type barrierState uint8
 
 const (

@@ -37,6 +37,21 @@ func TestKeysOfAnIndexAreFreshUntilNoneIsLeft(t *testing.T) {
 }
 
 // proves R-12
+func TestTheLastFreshTagIsFoundHoweverFarItIs(t *testing.T) {
+	for tag := range 255 {
+		var e keyEntry
+		for other := range 256 {
+			if other != tag {
+				e.spend(uint8(other))
+			}
+		}
+		if key, ok := e.fresh(0x12ff); !ok || key.Tag() != uint8(tag) {
+			t.Fatalf("tag %d: %#x %v", tag, key, ok)
+		}
+	}
+}
+
+// proves R-12
 func TestKeyHistoryIsBoundedAndForgetsNothing(t *testing.T) {
 	h := keyHistory{limit: 2, entries: map[uint32]*keyEntry{}}
 	first, err := h.claim("pd", 7)

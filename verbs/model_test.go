@@ -56,7 +56,7 @@ type model struct {
 
 func newModel(outer *testing.T, t *rapid.T) *model {
 	m := &model{t: t, paid: map[uint64]bool{}, refuseIn: -1}
-	personality := rapid.SampledFrom([]simverbs.Personality{simverbs.Hardware, simverbs.SoftRoCE}).Draw(t, "personality")
+	personality := rapid.SampledFrom([]simverbs.Personality{simverbs.Hardware, simverbs.SoftRoCE, simverbs.OldSoftRoCE}).Draw(t, "personality")
 	m.f = simverbs.NewFabric(rapid.Uint64().Draw(t, "fabric"), simverbs.Options{Personality: personality, DepthsAsked: true})
 	m.a, m.b = newEnd(outer, m.f, "a", 40), newEnd(outer, m.f, "b", 400)
 	m.hostile = rapid.Bool().Draw(t, "hostile completions")

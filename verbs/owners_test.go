@@ -10,9 +10,9 @@ import (
 	"github.com/orbitte/orbitte/verbs/simverbs"
 )
 
-// both runs a test on both kinds of device.
-func both(t *testing.T, test func(t *testing.T, f *simverbs.Fabric)) {
-	for _, p := range []simverbs.Personality{simverbs.Hardware, simverbs.SoftRoCE} {
+// everywhere runs a test on hardware and on both kinds of soft-RoCE.
+func everywhere(t *testing.T, test func(t *testing.T, f *simverbs.Fabric)) {
+	for _, p := range []simverbs.Personality{simverbs.Hardware, simverbs.SoftRoCE, simverbs.OldSoftRoCE} {
 		t.Run(p.String(), func(t *testing.T) {
 			f := newFabric(p, 1)
 			test(t, f)
@@ -40,7 +40,7 @@ func receive(tag uint64, e *end) verbs.ReceiveWork {
 
 // proves
 func TestGrantIsBoundUsedAndEndedByItsPeer(t *testing.T) {
-	both(t, func(t *testing.T, f *simverbs.Fabric) {
+	everywhere(t, func(t *testing.T, f *simverbs.Fabric) {
 		source, requester := newEnd(t, f, "source", 64), newEnd(t, f, "requester", 64)
 		qs, qr := connect(source, requester, 8)
 		w := window(t, source)
@@ -84,7 +84,7 @@ func TestGrantIsBoundUsedAndEndedByItsPeer(t *testing.T) {
 
 // proves R-12
 func TestOldKeyNeverGainsAuthorityAgain(t *testing.T) {
-	both(t, func(t *testing.T, f *simverbs.Fabric) {
+	everywhere(t, func(t *testing.T, f *simverbs.Fabric) {
 		source, requester := newEnd(t, f, "source", 64), newEnd(t, f, "requester", 64)
 		qs, qr := connect(source, requester, 8)
 		seen := map[verbs.RemoteKey]bool{}
@@ -210,7 +210,7 @@ func mustPanic(t *testing.T, have, want string, f func()) {
 
 // proves R-18
 func TestNothingEndsBeforeWhatStandsOnIt(t *testing.T) {
-	both(t, func(t *testing.T, f *simverbs.Fabric) {
+	everywhere(t, func(t *testing.T, f *simverbs.Fabric) {
 		a, b := newEnd(t, f, "a", 64), newEnd(t, f, "b", 64)
 		qa, qb := connect(a, b, 4)
 		w := window(t, a)
@@ -340,7 +340,7 @@ func TestFailedPostReleasesOnlyTheProvenSuffix(t *testing.T) {
 		{"more than asked", 1, 4, 3, true}, {"all and an error", 3, 3, 3, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			both(t, func(t *testing.T, f *simverbs.Fabric) {
+			everywhere(t, func(t *testing.T, f *simverbs.Fabric) {
 				a, b := newEnd(t, f, "a", 64), newEnd(t, f, "b", 64)
 				qa, qb := connect(a, b, 4)
 				w := window(t, a)
@@ -392,7 +392,7 @@ func lostOf(q *verbs.QueuePair) []verbs.Tag {
 
 // proves R-14
 func TestCompletionsThatNameNoCurrentWorkPayNobody(t *testing.T) {
-	both(t, func(t *testing.T, f *simverbs.Fabric) {
+	everywhere(t, func(t *testing.T, f *simverbs.Fabric) {
 		a, b := newEnd(t, f, "a", 64), newEnd(t, f, "b", 64)
 		qa, qb := connect(a, b, 4)
 		var last verbs.Completion
@@ -457,7 +457,7 @@ func TestCompletionsThatNameNoCurrentWorkPayNobody(t *testing.T) {
 
 // proves R-17
 func TestFailedCompletionSaysOnlyWhatIsDefined(t *testing.T) {
-	both(t, func(t *testing.T, f *simverbs.Fabric) {
+	everywhere(t, func(t *testing.T, f *simverbs.Fabric) {
 		a, b := newEnd(t, f, "a", 64), newEnd(t, f, "b", 64)
 		qa, qb := connect(a, b, 4)
 		bad := send(1, a, 0, 8, verbs.Write)
@@ -477,7 +477,7 @@ func TestFailedCompletionSaysOnlyWhatIsDefined(t *testing.T) {
 
 // proves
 func TestLostCompletionsAreProvenByTheBarrierAndPaidByTheDestruction(t *testing.T) {
-	both(t, func(t *testing.T, f *simverbs.Fabric) {
+	everywhere(t, func(t *testing.T, f *simverbs.Fabric) {
 		a, b := newEnd(t, f, "a", 64), newEnd(t, f, "b", 64)
 		qa, qb := connect(a, b, 4)
 		a.check(qa.PostSend([]verbs.Work{send(1, a, 0, 0, verbs.Write), send(2, a, 0, 0, verbs.Write)}))
@@ -544,7 +544,7 @@ func TestPairWhoseFlushNeverComesIsRetainedWithItsWindows(t *testing.T) {
 
 // proves R-19
 func TestQueuesAreArmedBeforeTheyAreFoundEmpty(t *testing.T) {
-	both(t, func(t *testing.T, f *simverbs.Fabric) {
+	everywhere(t, func(t *testing.T, f *simverbs.Fabric) {
 		a, b := newEnd(t, f, "a", 64), newEnd(t, f, "b", 64)
 		qa, qb := connect(a, b, 4)
 		a.check(qa.PostSend([]verbs.Work{send(1, a, 0, 0, verbs.Write)}))
@@ -718,4 +718,99 @@ func TestLateCompletionOfAPairBeforeDoesNotTouchTheOneWithItsNumber(t *testing.T
 		t.Fatalf("one number for two: %v", err)
 	}
 	_ = b.closeAll(f, nil, peer, peer2)
+}
+
+// proves R-12
+func TestUsedUpWindowOfAReusedIndexIsParkedUntilTheDomainEnds(t *testing.T) {
+	for _, refuse := range []bool{false, true} {
+		f := newFabric(simverbs.Hardware, 14)
+		a, b := newEnd(t, f, "a", 64), newEnd(t, f, "b", 64)
+		qa, qb := connect(a, b, 4)
+		twin := &echo{Calls: a.process, number: qa.Number(), on: true, windows: []verbs.RemoteKey{0x500, 0x577, 0x600, 0x700}}
+		a.tamper.Calls = twin
+		spend := func(w *verbs.MemoryWindow) {
+			for w.Reusable() {
+				work, err := w.PrepareBind(1, qa, a.region, addressOf(a.memory), 8, verbs.AccessRemoteRead)
+				a.check(err)
+				a.check(qa.PostSend([]verbs.Work{work}))
+				a.poll()
+				a.check(qa.PostSend([]verbs.Work{w.PrepareInvalidate(2)}))
+				a.poll()
+			}
+		}
+		w := window(t, a)
+		spend(w)
+		if _, err := w.PrepareBind(1, qa, a.region, addressOf(a.memory), 8, verbs.AccessRemoteRead); !errors.Is(err, verbs.ErrKeys) {
+			t.Fatal(err)
+		}
+		a.check(w.Free())
+		second := window(t, a) // 0x577 is parked, 0x600 replaces it
+		if c := a.domain.Counts(); c.Parked != 1 || c.Windows != 2 || c.KeyIndices != 2 {
+			t.Fatalf("%+v", c)
+		}
+		spend(second)
+		a.domain.Park(second)
+		third, fourth := window(t, a), window(t, a)
+		if c := a.domain.Counts(); c.Parked != 2 || c.Windows != 4 || c.KeyIndices != 4 {
+			t.Fatalf("%+v", c)
+		}
+		var busy *verbs.BusyError
+		a.check(qa.Drain())
+		a.check(qa.Detach())
+		a.check(qa.Destroy())
+		a.check(a.region.Destroy())
+		if err := a.domain.Close(); !errors.As(err, &busy) || busy.Kept || busy.Owes[0].Count != 2 {
+			t.Fatal(err)
+		}
+		a.check(third.Free())
+		a.check(fourth.Free())
+		if refuse {
+			a.tamper.refuse = refusing("ibv_dealloc_mw", 0)
+		}
+		err := a.domain.Close()
+		if refuse != errors.Is(err, verbs.ErrRetained) || len(a.context.Retained()) != map[bool]int{false: 0, true: 3}[refuse] {
+			t.Fatalf("%v, %+v", err, a.context.Retained())
+		}
+		if again := a.domain.Close(); !errors.Is(again, err) {
+			t.Fatal(again)
+		}
+		_ = b.closeAll(f, nil, qb)
+	}
+}
+
+// proves R-14
+func TestLateCompletionOfAFreedWindowPaysItsWorkOnly(t *testing.T) {
+	f := newFabric(simverbs.SoftRoCE, 15)
+	a, b := newEnd(t, f, "a", 64), newEnd(t, f, "b", 64)
+	qa, qb := connect(a, b, 4)
+	w := window(t, a)
+	bind, err := w.PrepareBind(8, qa, a.region, addressOf(a.memory), 8, verbs.AccessRemoteRead)
+	a.check(err)
+	a.check(qa.PostSend([]verbs.Work{bind}))
+	a.check(qa.Drain())
+	settle(f)
+	var late []verbs.Completion
+	a.tamper.completions = func(c []verbs.Completion, n int) int {
+		if n > 0 && late == nil {
+			late = append(late, c[0])
+			copy(c, c[1:n])
+			return n - 1
+		}
+		return n
+	}
+	if got := a.poll(); len(got) != 0 || !qa.Drained() {
+		t.Fatalf("%+v", got)
+	}
+	a.check(w.Free())
+	a.tamper.completions = func(c []verbs.Completion, n int) int {
+		n += copy(c[n:], late)
+		late = nil
+		return n
+	}
+	if got := a.poll(); len(got) != 1 || got[0].ID != 8 || w.Phase() != verbs.WindowGone {
+		t.Fatalf("%+v, window %s", got, w.Phase())
+	}
+	a.tamper.completions = nil
+	a.check(a.closeAll(f, nil, qa))
+	b.check(b.closeAll(f, nil, qb))
 }

@@ -91,12 +91,15 @@ func (q *CompletionQueue) accept(c *Completion, out *Reaped) bool {
 		}
 		return false
 	}
-	if at.barrier {
-		return q.passBarrier(pair, w, c)
-	}
 	if c.Status == WorkSuccess && c.Operation != at.expects {
 		q.counts.Mismatch++
 		pair.Fence(fmt.Sprintf("success of operation %d for work that ends in %d", c.Operation, at.expects))
+		return false
+	}
+	if at.barrier {
+		q.counts.Barriers++
+		*at = place{}
+		w.barrier = barrierPassed // proof: queues complete in order, and it was the last
 		return false
 	}
 	q.counts.Paid++
@@ -116,18 +119,6 @@ func (p *QueuePair) queueOf(q *CompletionQueue, kind space, slot int) *workQueue
 		}
 	}
 	return nil
-}
-
-// passBarrier believes a flush barrier only when it was flushed; anything else is not what a pair in error does.
-func (q *CompletionQueue) passBarrier(p *QueuePair, w *workQueue, c *Completion) bool {
-	if c.Status == WorkSuccess {
-		q.counts.Mismatch++
-		return false
-	}
-	q.counts.Barriers++
-	w.places[w.depth()] = place{}
-	w.barrier = barrierPassed
-	return false
 }
 
 func (p *QueuePair) reap(w *workQueue, at *place, slot int32, c *Completion, out *Reaped) {
