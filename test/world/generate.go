@@ -14,6 +14,7 @@ const TurnsDefault = 400
 // profile is what a seed draws first. Each trait is drawn by itself, so that each meets each.
 type profile struct {
 	faulty, chopped, tiny, direct, restarts, notes, small, poison, twoLanes, narrow, closes, calmLinks, doubles, hot bool
+	fair                                                                                                             bool // see generator.fair
 }
 
 // generator writes one script. It keeps in mind which objects should exist; what does not come to be makes
@@ -64,12 +65,18 @@ func Generate(seed uint64, turns int) faults.Script {
 	}
 	g := &generator{random: rand.New(rand.NewPCG(seed, 0x776f726c64)), turns: turns}
 	g.profile()
+	if seed%fairEvery == fairEvery-1 {
+		g.fair()
+	}
 	g.head(seed)
 	g.setUp()
 	for g.turn < turns {
 		g.turn += g.random.IntN(6)
 		g.end(false)
 		g.next()
+	}
+	if g.p.fair { // whoever waits for the victim is to be seen waiting
+		g.turn += fairTail
 	}
 	g.end(true)
 	return g.script
@@ -92,6 +99,9 @@ func (g *generator) profile() {
 
 func (g *generator) head(seed uint64) {
 	engines := g.between(2, 4)
+	if g.p.fair {
+		engines = max(3, engines)
+	}
 	w := faults.New(faults.World).With(faults.Seed, int64(seed&(1<<62-1))).With(faults.Engines, int64(engines))
 	if !g.p.calmLinks {
 		w = w.With(faults.DelayMin, int64(g.random.IntN(100))*int64(time.Microsecond)).With(faults.DelayMax, int64(g.between(100, 2000))*int64(time.Microsecond))
@@ -124,6 +134,9 @@ func (g *generator) engine(i int) faults.Action {
 	}
 	if g.p.twoLanes {
 		e = e.With(faults.Lanes, int64(g.between(1, 2)))
+	}
+	if g.p.fair {
+		return e
 	}
 	if g.chance(30) {
 		e = e.With(faults.IdleTimeout, milli(1, 50))

@@ -19,6 +19,9 @@ func (g *generator) next() {
 		{30, g.submit}, {22, g.transfer}, {8, g.fill}, {6, g.cancel}, {6, g.freeBatch}, {4, g.reopen}, {3, g.refresh}, {3, g.closeSegment},
 		{3, g.register}, {3, g.unregister}, {1, g.allocate}, {1, g.freeMemory}, {1, g.registerBadly},
 	}
+	if g.p.fair {
+		work = []choice{{30, g.submit}, {22, g.transfer}, {12, g.hurt}, {6, g.freeBatch}, {3, g.fill}}
+	}
 	if g.p.notes {
 		work = append(work, choice{14, g.notify}, choice{8, g.receive}, choice{3, g.retry})
 	}
@@ -51,7 +54,7 @@ func (g *generator) requests(i, n int) (list []faults.Request) {
 	s := g.slots[i]
 	segment, ok := pick(g, s.segments)
 	for range n {
-		if ok && g.chance(12) {
+		if ok && !g.p.fair && g.chance(12) {
 			segment, ok = pick(g, s.segments)
 		}
 		if !ok {
@@ -127,7 +130,7 @@ func (g *generator) transfer(i int) {
 		a = g.withNote(a)
 	}
 	if a.Requests != nil {
-		g.do(a)
+		g.do(g.promise(i, a))
 	}
 }
 
@@ -140,7 +143,7 @@ func (g *generator) submit(i int) {
 		a = g.withNote(a)
 	}
 	if a.Requests != nil {
-		g.do(a)
+		g.do(g.promise(i, a))
 	}
 }
 
@@ -323,5 +326,9 @@ func (g *generator) fault(i int) {
 
 // later plans the end of a fault.
 func (g *generator) later(a faults.Action) {
-	g.healing = append(g.healing, planned{g.turn + g.between(2, 80), a})
+	turns := g.between(2, 80)
+	if g.p.fair {
+		turns *= 8
+	}
+	g.healing = append(g.healing, planned{g.turn + turns, a})
 }

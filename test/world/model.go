@@ -39,6 +39,7 @@ type op struct {
 	touched    bool    // a change was seen that nothing but this op explains
 	certain    bool    // touched, and a change had no second explanation
 	alone      bool    // the explanation being tried has no second one
+	content    []byte  // and is this content
 	over       bool    // its end was told
 	frames     *stream // on which its frame went out; nil: not yet
 	rank       uint64  // of that frame
@@ -184,7 +185,10 @@ func (m *memory) peel(open []bool) (done []*op, free []bool) {
 	for again := true; again; {
 		again = false
 		for _, o := range m.targets {
-			if slices.Contains(done, o) || !o.explains(m, open, free) {
+			if slices.Contains(done, o) {
+				continue
+			}
+			if o.content = o.explains(m, open, free); o.content == nil {
 				continue
 			}
 			o.alone = !m.second(o, open, free)
@@ -202,16 +206,16 @@ func (m *memory) peel(open []bool) (done []*op, free []bool) {
 // second is true exactly when another op explains what o explains.
 func (m *memory) second(o *op, open, free []bool) bool {
 	for _, other := range m.targets {
-		if other != o && other.explains(m, open, free) {
+		if other != o && other.explains(m, open, free) != nil {
 			return true
 		}
 	}
 	return false
 }
 
-// explains says whether an open change is the op's: its range holds a legal content, whole if the range is placed
+// explains says by which legal content an open change is the op's, nil when it is not: its range holds a legal content, whole if the range is placed
 // at once, and up to the last change if it is placed directly.
-func (o *op) explains(m *memory, open, free []bool) bool {
+func (o *op) explains(m *memory, open, free []bool) []byte {
 	last := -1
 	for i := o.toAt; i < o.toAt+o.length; i++ {
 		if open[i] {
@@ -219,7 +223,7 @@ func (o *op) explains(m *memory, open, free []bool) bool {
 		}
 	}
 	if last < 0 {
-		return false
+		return nil
 	}
 	end := o.length
 	if o.direct {
@@ -227,10 +231,10 @@ func (o *op) explains(m *memory, open, free []bool) bool {
 	}
 	for _, content := range o.legal {
 		if fits(content[:end], m.data[o.toAt:], free[o.toAt:]) {
-			return true
+			return content
 		}
 	}
-	return false
+	return nil
 }
 
 // settle makes the new content the model's. Several changes of one step may have been seen one by one by those
@@ -263,13 +267,11 @@ func (m *memory) between(done []*op) {
 		}
 	}
 	for _, o := range slices.Backward(done) {
-		for _, content := range o.legal {
-			alone := bytes.Clone(before)
-			copy(alone[o.toAt:], content)
-			show(alone)
-			copy(forward[o.toAt:], content)
-			show(forward)
-		}
+		alone := bytes.Clone(before)
+		copy(alone[o.toAt:], o.content)
+		show(alone)
+		copy(forward[o.toAt:], o.content)
+		show(forward)
 	}
 	copy(m.shadow, before)
 }
@@ -284,15 +286,18 @@ func (m *memory) imagine() {
 		}
 	}
 	for _, o := range m.targets {
-		for _, content := range o.legal {
+		if len(o.legal) > imagineMax {
+			continue
+		}
+		for _, content := range slices.Clone(o.legal) {
 			one := bytes.Clone(before)
 			copy(one[o.toAt:], content)
 			show(one)
 			for _, p := range m.targets {
-				if p == o || len(m.targets) > imagineMax {
+				if p == o || len(m.targets) > imagineMax || len(p.legal) > imagineMax {
 					continue
 				}
-				for _, other := range p.legal {
+				for _, other := range slices.Clone(p.legal) {
 					two := bytes.Clone(one)
 					copy(two[p.toAt:], other)
 					show(two)
@@ -302,7 +307,7 @@ func (m *memory) imagine() {
 	}
 }
 
-// imagineMax bounds how many ops are tried in pairs.
+// imagineMax bounds how many ops, and contents of each, are tried.
 const imagineMax = 8
 
 // busy is true exactly when an op in flight reads or writes a part of the range.

@@ -168,9 +168,21 @@ func (r *run) report(s *submission, report orbitte.Report, err error) {
 	if s.note != nil {
 		r.noteEnded(s.note, report.Notification)
 	}
-	if s.within > 0 && (err != nil || r.net.Now() > s.within) {
+	if s.within > 0 && r.unfair(s, err) {
 		r.violate(OracleFair, "%v: a request to a healthy peer ended %v after its bound with %v", s.life, time.Duration(r.net.Now()-s.within), err)
 	}
+}
+
+// unfair is true exactly when a request that was promised a bound ended behind it, or by a fault that was not its own.
+// One that was refused, cancelled, or asked for what is not there ended for a reason of its own.
+func (r *run) unfair(s *submission, err error) bool {
+	switch class(err) {
+	case "ok":
+		return r.net.Now() > s.within
+	case "deadline", "disconnected", "unreachable":
+		return true
+	}
+	return false
 }
 
 func (r *run) succeeded(o *op) {

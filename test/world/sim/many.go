@@ -24,9 +24,12 @@ type tally struct {
 	lastShown time.Time
 }
 
+// progressEvery is how often a line tells how far it is.
+const progressEvery = 10 * time.Second
+
 // many runs all seeds, one child process for each job.
 func (s *settings) many() int {
-	t := &tally{settings: s, next: s.first, counts: map[string]int{}, start: time.Now()}
+	t := &tally{settings: s, next: s.first, counts: map[string]int{}, start: time.Now(), lastShown: time.Now()}
 	var group sync.WaitGroup
 	for range max(1, s.jobs) {
 		group.Add(1)
@@ -95,11 +98,11 @@ func (t *tally) add(a answer) {
 	}
 	if a.Violation != nil {
 		t.failures = append(t.failures, a)
-		fmt.Printf("\nFAILED SEED=%d TURNS=%d %v\nreplay: %s\n", a.Seed, t.settings.turns, a.Violation, replay(a.Seed, t.settings.turns))
+		fmt.Printf("FAILED SEED=%d TURNS=%d %v\nreplay: %s\n", a.Seed, t.settings.turns, a.Violation, replay(a.Seed, t.settings.turns))
 	}
-	if now := time.Now(); now.Sub(t.lastShown) > time.Second {
+	if now := time.Now(); now.Sub(t.lastShown) > progressEvery {
 		t.lastShown = now
-		fmt.Printf("\r%d of %d seeds, %d failures, %.0f seeds/s ", t.done, t.settings.seeds, len(t.failures), t.rate())
+		fmt.Printf("%d of %d seeds, %d failures, %.0f seeds/s\n", t.done, t.settings.seeds, len(t.failures), t.rate())
 	}
 }
 
@@ -107,7 +110,6 @@ func (t *tally) rate() float64 { return float64(t.done) / time.Since(t.start).Se
 
 // report prints how often each action, fault and outcome occurred, then the sum.
 func (t *tally) report() {
-	fmt.Print("\r", strings.Repeat(" ", 60), "\r")
 	for _, group := range []string{"action ", "fault ", ""} {
 		for _, k := range slices.Sorted(maps.Keys(t.counts)) {
 			kind := ""
