@@ -255,6 +255,9 @@ func (k Kind) String() string {
 // IsFault is true exactly for what happens to programs, and not by them.
 func (k Kind) IsFault() bool { return k >= Kill }
 
+// Params lists the parameters of the kind, in the order in which they are printed.
+func (k Kind) Params() []Param { return slices.Clone(kinds[k].params) }
+
 // Has is true exactly when an action of this kind has the parameter, written or left out.
 func (k Kind) Has(p Param) bool { return slices.Contains(kinds[k].params, p) }
 
