@@ -85,7 +85,6 @@ var failings = []failing{
 	{"ibv_get_async_event", "ibv_get_async_event", false, func(b *bench) error { _, _, err := b.l.NextAsync(b.device); return err }},
 }
 
-// proves R-18
 func TestEachFailureIsACallErrorWithItsErrno(t *testing.T) {
 	b := newBench(t)
 	region, _, _, err := b.l.Register(b.domain, 4096, 1, 0)

@@ -19,7 +19,6 @@ func readable(t *testing.T, descriptor int) bool {
 	return n == 1
 }
 
-// proves R-19
 func TestCompletionEventsAreTakenAndAcknowledgedWithoutBlocking(t *testing.T) {
 	b := newBench(t)
 	if q, ok, err := b.l.NextEvent(b.channel); q != 0 || ok || err != nil {
@@ -52,7 +51,6 @@ func TestCompletionEventsAreTakenAndAcknowledgedWithoutBlocking(t *testing.T) {
 	// The end of the test destroys both queues; the stand-in refuses that while an event is unacknowledged.
 }
 
-// proves R-19
 func TestAsynchronousEventsNameTheirObject(t *testing.T) {
 	b := newBench(t)
 	descriptor := b.l.AsyncDescriptor(b.device)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"syscall"
 	"testing"
 
@@ -51,10 +50,10 @@ func TestAThousandBlockedCallsTakeABoundedNumberOfThreads(t *testing.T) {
 	until(t, "all calls are inside or wait", func() bool {
 		return len(b.l.opens.places) == callsMax && b.l.opens.waiting.Load() == calls-callsMax
 	})
-	// Each call inside has a thread; the scheduler may have kept a few more from before.
-	most := before + callsMax + 2*runtime.GOMAXPROCS(0)
-	if now := threads(t); now > most {
-		t.Errorf("%d threads with %d calls blocked, at most %d", now, calls, most)
+	// Each of the 16 calls inside has a thread; the scheduler keeps some of its own beside them.
+	const more = 64
+	if now := threads(t); now > before+more {
+		t.Errorf("%d calls are blocked and there are %d threads, before %d", calls, now, before)
 	}
 	// Other work goes on: hot calls pass no gate, and ends have one of their own.
 	if n, err := b.l.PostSend(b.pair, writes(1)); n != 1 || err != nil {

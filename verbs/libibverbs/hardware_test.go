@@ -41,7 +41,6 @@ func installed(t testing.TB) (*library, verbs.DeviceInfo) {
 	return nil, verbs.DeviceInfo{}
 }
 
-// proves R-1
 func TestRealDevicesAndGIDsAreThoseOfSysfs(t *testing.T) {
 	l, _ := installed(t)
 	devices := must(l.Devices())(t)
@@ -268,7 +267,6 @@ func TestARealDeviceRaisesOneEventForAnArmedQueue(t *testing.T) {
 	}
 }
 
-// proves R-11
 func TestARealWindowIsBoundAgainAndAgain(t *testing.T) {
 	k := newLoop(t)
 	limits := must(k.l.DeviceLimits(k.device))(t)

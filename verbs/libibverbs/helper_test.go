@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 	"unsafe"
 
 	"go.uber.org/goleak"
@@ -55,7 +56,7 @@ func addressOf(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.Sl
 // until waits for a condition that another goroutine brings about.
 func until(t testing.TB, what string, now func() bool) {
 	t.Helper()
-	for range 50_000_000 {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
 		if now() {
 			return
 		}

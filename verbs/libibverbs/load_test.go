@@ -66,7 +66,6 @@ func TestLoadSaysWhichFileItTook(t *testing.T) {
 	}
 }
 
-// proves R-1
 func TestTheInstalledLibraryLoadsAndListsItsDevices(t *testing.T) {
 	calls, err := Load()
 	if errors.Is(err, ErrNoLibrary) {

@@ -25,7 +25,6 @@ func tree(t *testing.T, folder string, files map[string]string) {
 	}
 }
 
-// proves R-1
 func TestDevicesAreListedWithTheirPlaceAndWhetherTheyAreAccessible(t *testing.T) {
 	l := loadFake(t)
 	sysfs, nodes := t.TempDir(), t.TempDir()
@@ -118,7 +117,6 @@ func TestADeviceWithoutPermissionSaysSoWhenOpened(t *testing.T) {
 	}
 }
 
-// proves R-1
 func TestGIDsComeFromTheLibraryOrFromSysfs(t *testing.T) {
 	b := newBench(t)
 	got, err := b.l.GIDs(b.device, 1)

@@ -127,7 +127,6 @@ func TestWorkThatNoDeviceCouldKnowIsRefusedBehindWhatIsBeforeIt(t *testing.T) {
 	}
 }
 
-// proves R-11
 func TestEachBindNamesTheWindowByItsPresentKey(t *testing.T) {
 	b := newBench(t)
 	region, _, _, err := b.l.Register(b.domain, 4096, 100, 0x13)
