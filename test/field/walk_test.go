@@ -59,12 +59,12 @@ type walk struct {
 
 // A scene is calls of the requester; it returns when they have ended.
 type scene struct {
-	name               string
-	requester, source  orbitte.Config
-	blocking           bool // its calls keep the world's goroutine: only their context cancels them
-	prepare            func(*walk) []*orbitte.Segment
-	act                func(*walk, []*orbitte.Segment) []error
-	everyTurn, maxTurn int
+	name              string
+	requester, source orbitte.Config
+	blocking          bool // its calls keep the world's goroutine: only their context cancels them
+	prepare           func(*walk) []*orbitte.Segment
+	act               func(*walk, []*orbitte.Segment) []error
+	everyTurn         int // every how many turns it is ended
 }
 
 func walkHost(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}) }
