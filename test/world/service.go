@@ -95,8 +95,8 @@ func (o *op) permitted() bool {
 	return false
 }
 
-// calm is true exactly when the script has neither fault nor end of an engine, and no configuration by which a source
-// closes streams: then nothing explains a connection that is lost.
+// calm is true exactly when the script has neither fault nor end of an engine: then nothing explains a connection that is
+// lost, but what engines close by their own settings.
 func calm(s faults.Script) bool {
 	for _, line := range s.Lines {
 		switch k := line.Action.Kind; {
@@ -104,23 +104,18 @@ func calm(s faults.Script) bool {
 			return false
 		}
 	}
-	for _, e := range s.Engines {
-		if e.Get(faults.IdleTimeout) != 0 || e.Get(faults.UserTimeout) != 0 {
-			return false
-		}
-	}
 	return true
 }
 
-// unexplained finds a lost connection in a calm world. A source that had more frames or streams than its budgets allow
-// has closed some, and says so.
+// unexplained finds a lost connection in a calm world. An engine that had more frames or streams than its budgets allow, or
+// idle ones for too long, has closed some, and says so.
 func (r *run) unexplained(l *life, err error) {
 	if !r.calm || !(errors.Is(err, orbitte.ErrDisconnected) || errors.Is(err, orbitte.ErrUnreachable) || errors.Is(err, orbitte.ErrStaleEpoch)) {
 		return
 	}
 	for _, other := range r.lives {
 		stats := other.engine.Stats()
-		if stats.Totals.Overflowed+stats.Totals.SourceTimeouts > 0 {
+		if stats.Totals.Overflowed+stats.Totals.SourceTimeouts+stats.Totals.IdleClosed > 0 {
 			return
 		}
 		for _, g := range stats.Gauges {
