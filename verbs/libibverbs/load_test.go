@@ -12,7 +12,6 @@ import (
 	"github.com/orbitte/orbitte/verbs"
 )
 
-// field case F-70
 func TestLoadSaysThatTheLibraryIsMissing(t *testing.T) {
 	calls, err := LoadPath("libnotthere.so.1")
 	var missing *NoLibrary
@@ -25,7 +24,6 @@ func TestLoadSaysThatTheLibraryIsMissing(t *testing.T) {
 	contains(t, err, "libnotthere.so.1", "cannot open shared object file", "libibverbs1", "LD_LIBRARY_PATH")
 }
 
-// field case F-70
 func TestLoadNamesAMissingFunctionAndItsVersion(t *testing.T) {
 	for _, name := range []string{"ibv_get_device_list", "ibv_create_qp", "ibv_dereg_mr"} {
 		path := buildFake(t, "-D"+name+"=other_"+name)

@@ -8,7 +8,6 @@ import (
 	"testing"
 )
 
-// field case F-70
 func TestLoadInABuildWithoutCgo(t *testing.T) {
 	for _, load := range []func() error{
 		func() error { _, err := Load(); return err },
