@@ -12,7 +12,7 @@ const (
 	// fairBound is how long a request between two healthy engines may take while a third one is stopped, unreachable or
 	// slow. Each engine has one stream to a source, so that the victim holds at most one of a source's four handlers,
 	// and the other three or fewer engines never wait for one. What is left is the queue of the own stream: a few requests
-	// of at most fairBytes, each some tens of round trips of 50 µs at worst when transfers are chopped. Whoever
+	// of at most fairBytes, each a few round trips of 50 µs, since transfers are not chopped here. Whoever
 	// waited for the victim would wait for its deadline, which is longer.
 	fairBound = 20 * time.Millisecond
 	// fairBytes bounds one request in such a world.
@@ -24,7 +24,7 @@ const (
 // fair makes the profile one in which the last engine is a victim and all faults meet only it. Everything is staged:
 // placed directly, a transfer of the victim may hold a range of a healthy source, and others have to wait for that.
 func (g *generator) fair() {
-	g.p = profile{chopped: g.p.chopped, notes: g.p.notes, poison: g.p.poison, calmLinks: true, fair: true}
+	g.p = profile{notes: g.p.notes, poison: g.p.poison, calmLinks: true, fair: true}
 }
 
 // victim is the engine that faults meet in a world of fairness.

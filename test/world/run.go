@@ -210,7 +210,7 @@ func (r *run) play() {
 // round is one turn of the world.
 func (r *run) round() bool {
 	r.turn++
-	if r.turn < r.script.Turns() && !r.beating {
+	if r.turn <= r.script.Turns() && !r.beating {
 		r.beating = true
 		r.net.Later(heartbeat, func() { r.beating = false })
 	}
