@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -94,6 +95,9 @@ func (o *options) prepareMachine(needs ...need) error {
 	var err error
 	if m.Share, err = realPath(m.Share); err != nil {
 		return err
+	}
+	if slices.Contains([]string{"/", "/run", "/dev", "/proc", "/sys"}, m.Share) {
+		return fmt.Errorf("-share %s would hide what the guest mounts there; name a folder below", m.Share)
 	}
 	if m.Dir, err = realPath(cmp.Or(m.Dir, m.Share)); err != nil {
 		return err
