@@ -140,22 +140,25 @@ func (m *memory) change() int {
 	for _, o := range done {
 		o.touched, o.certain = true, o.certain || o.alone
 	}
-	m.settle(done)
-	m.hidden(free)
+	m.settle(append(done, m.hidden(done, free)...))
 	return -1
 }
 
-// hidden gives those the benefit whose content a later change of the same step has covered, in part or whole, so
-// that nobody can have seen it: what is left of it must be theirs.
-func (m *memory) hidden(free []bool) {
+// hidden finds those whose content a later change of the same step has covered, in part or whole, so that nobody can
+// have seen it: what is left of it must be theirs. They have the benefit.
+func (m *memory) hidden(done []*op, free []bool) (found []*op) {
 	for _, o := range m.targets {
-		if o.matched || !slices.Contains(free[o.toAt:o.toAt+o.length], true) {
+		if o.matched || slices.Contains(done, o) || !slices.Contains(free[o.toAt:o.toAt+o.length], true) {
 			continue
 		}
 		for _, content := range o.legal {
-			o.matched = o.matched || fits(content, m.data[o.toAt:], free[o.toAt:])
+			if !o.matched && fits(content, m.data[o.toAt:], free[o.toAt:]) {
+				o.matched, o.content = true, content
+				found = append(found, o)
+			}
 		}
 	}
+	return found
 }
 
 // fits says whether content stands in data, except where that is free.
@@ -309,6 +312,37 @@ func (m *memory) imagine() {
 
 // imagineMax bounds how many ops, and contents of each, are tried.
 const imagineMax = 8
+
+// tangledMin is from how many copies on a step may leave what the model cannot take apart.
+const tangledMin = 3
+
+// tangled accepts what several copies of an engine to itself have left in one step: an engine that was stopped may
+// have many in line, each of which reads what others wrote before it, and nobody saw what stood there in between. All that
+// the model can still say is that every changed byte lies where one of them may write. How often that was so is
+// counted ("blind: tangled copies").
+func (m *memory) tangled() bool {
+	var copies []*op
+	for _, other := range m.life.memories {
+		for _, o := range other.targets {
+			if !o.over && o.local.life == o.remote.life {
+				copies = append(copies, o)
+			}
+		}
+	}
+	if len(copies) < tangledMin {
+		return false
+	}
+	for i := range m.data {
+		if m.data[i] != m.shadow[i] && !slices.ContainsFunc(copies, func(o *op) bool { return o.to == m && o.overlaps(i, i+1) }) {
+			return false
+		}
+	}
+	m.settle(nil)
+	for _, o := range copies {
+		o.matched, o.touched = true, true
+	}
+	return true
+}
 
 // busy is true exactly when an op in flight reads or writes a part of the range.
 func (m *memory) busy(at, length int, reads bool) bool {

@@ -83,6 +83,9 @@ func (r *run) explain(l *life) bool {
 		switch {
 		case len(left) < len(changed):
 			imagined = false
+		case imagined && left[0].tangled():
+			r.count("blind: tangled copies")
+			left = left[1:]
 		case imagined:
 			at := left[0].change()
 			r.violate(OracleBytes, "%v: byte %d of memory %d changed, and no request in flight explains it: %s", l, at, left[0].name, left[0].difference())
