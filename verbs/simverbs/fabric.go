@@ -28,9 +28,10 @@ func (p Personality) String() string { return [...]string{"hardware", "softroce"
 type Options struct {
 	Personality Personality
 	// Now is the clock that the fabric lives by: a simulated world's, or a real one. Nil: a clock of its own, which
-	// Step and Advance move.
+	// Step and Advance move. Programs that wait by a real clock need it here too: on a clock of the fabric's own,
+	// retries run out before they look.
 	Now func() time.Duration
-	// Later runs f once when d has passed (simkernel.World.Later). The fabric asks for it whenever something lies
+	// Later runs f once when d has passed (simkernel.World.Later, or time.AfterFunc for a real clock). The fabric asks for it whenever something lies
 	// ahead. Nil: what is due happens in Step, Pump, and in every call, when the clock has passed it.
 	Later func(d time.Duration, f func())
 	// Sleep lets d pass for a slow call, on the goroutine of the call. Nil: a clock of the fabric's own moves; a clock

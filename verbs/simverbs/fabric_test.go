@@ -8,6 +8,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/orbitte/orbitte/verbs"
 	"github.com/orbitte/orbitte/verbs/simverbs"
@@ -333,5 +336,76 @@ func TestCallsAreCounted(t *testing.T) {
 		if got := a.Calls(call); got != want {
 			t.Errorf("%d calls of %s, want %d", got, call, want)
 		}
+	}
+}
+
+func TestPacketsToADeadPortAreLost(t *testing.T) {
+	f := newFabric(t, simverbs.Options{})
+	a, b := couple(t, f)
+	from, to := a.piece(64, 1, everyone), b.piece(64, 2, everyone)
+	a.post(writing(1, from, to, 64))
+	f.Host("b").Device("mlx5_0").Port(1).Down()
+	settle(f, a)
+	ended(t, a.sent, verbs.WorkRetryExceeded)
+	if to.bytes[0] != 2 {
+		t.Error("bytes went through a dead port")
+	}
+}
+
+func TestACutLinkIsNoticedAndMends(t *testing.T) {
+	f := newFabric(t, simverbs.Options{})
+	a, b := couple(t, f)
+	from, to := a.piece(64, 1, everyone), b.piece(64, 2, everyone)
+	pa, pb := f.Host("a").Device("mlx5_0").Port(1), f.Host("b").Device("mlx5_0").Port(1)
+	f.Cut(pa, pb, true)
+	a.post(writing(1, from, to, 64))
+	f.Advance(5 * time.Millisecond)
+	f.Cut(pa, pb, false)
+	settle(f, a)
+	ended(t, a.sent, success)
+	f.Delay(pa, pb, time.Millisecond, 2*time.Millisecond)
+	began := f.Now()
+	a.post(writing(2, from, to, 64))
+	for a.take(); len(a.sent) < 2; a.take() {
+		f.Step()
+	}
+	if took := f.Now() - began; took < 2*time.Millisecond {
+		t.Errorf("there and back on a slow link took %v", took)
+	}
+}
+
+// Without Options.Mapped, memory that cannot be read is found out by reading it.
+func TestMemoryThatIsNotThereIsRefused(t *testing.T) {
+	f := newFabric(t, simverbs.Options{})
+	a := open(t, f, "a")
+	m := a.piece(3*4096, 0, everyone)
+	if err := unix.Mprotect(m.bytes[4096:8192], unix.PROT_NONE); err != nil {
+		t.Fatal(err)
+	}
+	for _, address := range []uint64{0, 100, m.address, m.address + 4096} {
+		if _, _, _, err := a.Register(a.domain, address, 3*4096, everyone); !errors.Is(err, syscall.EFAULT) {
+			t.Errorf("memory at %#x: %v", address, err)
+		}
+	}
+}
+
+func TestExportedMemoryIsReachedByItsAddress(t *testing.T) {
+	var shared []byte
+	f := newFabric(t, simverbs.Options{Export: func(descriptor int, offset, length uint64) (uint64, bool) {
+		return uint64(uintptr(unsafe.Pointer(&shared[offset]))), descriptor == 7 && offset+length <= uint64(len(shared))
+	}})
+	a, b := couple(t, f)
+	from := a.piece(64, 1, everyone)
+	shared = b.piece(4096, 0, everyone).bytes
+	if _, _, _, err := b.RegisterDescriptor(b.domain, 0, 64, 0, 8, everyone); !errors.Is(err, syscall.EBADF) {
+		t.Errorf("an unknown descriptor: %v", err)
+	}
+	_, _, key, err := b.RegisterDescriptor(b.domain, 1000, 64, 1<<40, 7, everyone)
+	b.must(err)
+	a.post(writing(1, from, piece{address: 1 << 40, remote: key}, 64))
+	settle(f, a)
+	ended(t, a.sent, success)
+	if !bytes.Equal(shared[999:1065], append(append([]byte{0}, from.bytes...), 0)) {
+		t.Error("bytes are not where the descriptor's memory is")
 	}
 }

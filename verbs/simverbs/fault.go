@@ -35,6 +35,10 @@ const (
 	DelayPacket
 	// DropPair lets all packets that a pair sends vanish, after Index of them.
 	DropPair
+	// DuplicateKey makes ibv_alloc_mw return a key whose index a live window has; StaleKey one with the index and tag of
+	// the window that was freed last.
+	DuplicateKey
+	StaleKey
 	// PortDown, PortUp, GIDRemove, GIDMove and DeviceRemove happen At after the plan was given.
 	PortDown
 	PortUp
@@ -48,8 +52,8 @@ const (
 
 var faultNames = [faultKinds]string{
 	"fail-call", "slow-call", "bad-work", "unknown-bad-work", "fail-work", "lose-completion", "late-completion",
-	"double-completion", "foreign-id", "foreign-pair", "full-queue", "lose-packet", "delay-packet", "drop-pair", "port-down",
-	"port-up", "gid-remove", "gid-move", "device-remove", "kill-process",
+	"double-completion", "foreign-id", "foreign-pair", "full-queue", "lose-packet", "delay-packet", "drop-pair", "duplicate-key",
+	"stale-key", "port-down", "port-up", "gid-remove", "gid-move", "device-remove", "kill-process",
 }
 
 func (k FaultKind) String() string { return faultNames[k] }
@@ -153,6 +157,16 @@ func (f *Fabric) planPost(q *pair, c Call, n int) (stop int, known bool, errno s
 		}
 	}
 	return 0, true, 0
+}
+
+// planKey says whether the key of a new window is one of the wrong kinds.
+func (f *Fabric) planKey(p *Process, kind FaultKind) bool {
+	for _, fault := range f.plan {
+		if fault.Kind == kind && fault.fits(p) && fault.hit() {
+			return true
+		}
+	}
+	return false
 }
 
 func (f *Fabric) planWork(q *pair) verbs.WorkStatus {

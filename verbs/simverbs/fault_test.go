@@ -234,3 +234,33 @@ func TestFailedCompletionsAreScrambled(t *testing.T) {
 		t.Errorf("%d of 5 failed completions are as if they were good", same)
 	}
 }
+
+// proves R-12
+func TestWindowKeysAreStaleOrDoubleAsPlanned(t *testing.T) {
+	f, a, _, _, _ := planned(t, "(stale-key (host a) (index 0))\n(duplicate-key (host a) (index 1))")
+	keyOf := func() (verbs.WindowHandle, verbs.RemoteKey) {
+		w, key, err := a.AllocateWindow(a.domain)
+		a.must(err)
+		return w, key
+	}
+	w, first := keyOf()
+	a.must(a.FreeWindow(w))
+	if _, again := keyOf(); again != first {
+		t.Errorf("key %#x after %#x was freed", again, first)
+	}
+	_, other := keyOf()
+	if other>>8 == first>>8 {
+		t.Errorf("key %#x beside %#x", other, first)
+	}
+	double, key := keyOf()
+	if key>>8 != first>>8 {
+		t.Errorf("key %#x, wanted the index of %#x", key, first)
+	}
+	a.must(a.FreeWindow(double))
+	if _, fresh := keyOf(); fresh>>8 == first>>8 {
+		t.Errorf("key %#x: the index of a live window was freed with its double", fresh)
+	}
+	if struck, all := f.Struck(); struck != all {
+		t.Errorf("%d of %d faults struck", struck, all)
+	}
+}

@@ -17,7 +17,7 @@ func randomFault(r *rand.Rand) simverbs.Fault {
 	pick := func(n int) int { return r.IntN(2) * r.IntN(n) }
 	names := []string{"", "a", "mlx5_0", "host-2"}
 	return simverbs.Fault{
-		Kind: simverbs.FaultKind(r.IntN(20)), Host: names[r.IntN(4)], Process: names[r.IntN(4)], Device: names[r.IntN(4)],
+		Kind: simverbs.FaultKind(r.IntN(22)), Host: names[r.IntN(4)], Process: names[r.IntN(4)], Device: names[r.IntN(4)],
 		Port: pick(3), Pair: pick(99), Queue: pick(99), Call: simverbs.Call(pick(27)), Index: pick(50), Count: pick(9) - 1,
 		Element: pick(20), Errno: syscall.Errno(pick(130)), Status: verbs.WorkStatus(pick(21)), GID: pick(16), To: pick(16),
 		By: time.Duration(pick(1 << 40)), At: time.Duration(pick(1 << 40)),

@@ -17,6 +17,7 @@ type keyTable struct {
 	owners map[uint32]keyOwner // looked up only
 	fresh  uint32
 	freed  []uint32
+	stale  uint32 // the last key of the window that was freed last
 }
 
 func (d *Device) newIndex(o keyOwner) uint32 {

@@ -78,22 +78,37 @@ func eventfd(*simverbs.Process) (descriptor int, set, clear, end func(), err err
 	return fd, set, clear, func() { _ = unix.Close(fd) }, nil
 }
 
-// With a real clock, real descriptors and a pump of its own, the fabric serves goroutines that wait in poll(2).
+// With a real clock, real descriptors and somebody who drives it, the fabric serves goroutines that wait in poll(2).
 func TestAFabricServesGoroutinesWithARealClock(t *testing.T) {
 	began := time.Now()
-	f := newFabric(t, simverbs.Options{Now: func() time.Duration { return time.Since(began) }, Signal: eventfd})
-	var stop atomic.Bool
-	var pump, users sync.WaitGroup
-	pump.Add(1)
-	go func() {
-		defer pump.Done()
-		for !stop.Load() {
-			if f.Pump() != 0 {
-				time.Sleep(20 * time.Microsecond)
+	o := simverbs.Options{Now: func() time.Duration { return time.Since(began) }, Signal: eventfd}
+	t.Run("Pump", func(t *testing.T) {
+		f := newFabric(t, o)
+		var stop atomic.Bool
+		var pump sync.WaitGroup
+		pump.Add(1)
+		go func() {
+			defer pump.Done()
+			for !stop.Load() {
+				if f.Pump() != 0 {
+					time.Sleep(20 * time.Microsecond)
+				}
+				runtime.Gosched()
 			}
-			runtime.Gosched()
-		}
-	}()
+		}()
+		serveFour(t, f)
+		stop.Store(true)
+		pump.Wait()
+	})
+	t.Run("Later", func(t *testing.T) {
+		o.Later = func(d time.Duration, f func()) { time.AfterFunc(d, f) }
+		serveFour(t, newFabric(t, o))
+	})
+}
+
+// serveFour runs four connections on goroutines of their own.
+func serveFour(t *testing.T, f *simverbs.Fabric) {
+	var users sync.WaitGroup
 	for i := range 4 {
 		name := string(rune('a' + 2*i))
 		an, bn := open(t, f, name), open(t, f, name+"'")
@@ -121,8 +136,6 @@ func TestAFabricServesGoroutinesWithARealClock(t *testing.T) {
 		}()
 	}
 	users.Wait()
-	stop.Store(true)
-	pump.Wait()
 	noneLive(t, f)
 }
 

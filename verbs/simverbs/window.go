@@ -1,6 +1,7 @@
 package simverbs
 
 import (
+	"slices"
 	"syscall"
 
 	"github.com/orbitte/orbitte/verbs"
@@ -11,6 +12,7 @@ type window struct {
 	handle verbs.WindowHandle
 	domain *domain
 	key    uint32
+	double bool // its index belongs to another window, by a plan
 	// The rest is meaningful while region is not nil: the window is bound.
 	region          *region
 	pair            *pair
@@ -23,7 +25,10 @@ func (w *window) end() {
 	d := w.domain
 	d.users--
 	d.context.device.counts.Windows--
-	d.context.device.freeIndex(w.key >> 8)
+	if !w.double {
+		d.context.device.freeIndex(w.key >> 8)
+		d.context.device.keys.stale = w.key
+	}
 	delete(d.context.process.windows, w.handle)
 }
 
@@ -52,11 +57,26 @@ func (p *Process) AllocateWindow(h verbs.DomainHandle) (verbs.WindowHandle, verb
 		return 0, 0, fail(CallAllocateWindow, device.spec.Name, syscall.ENOMEM)
 	}
 	w := &window{handle: verbs.WindowHandle(p.fabric.handle()), domain: d}
-	w.key = device.newIndex(keyOwner{window: w})<<8 | uint32(p.fabric.random.IntN(256))
+	w.key = device.newWindowKey(p, w)
 	d.users++
 	device.counts.Windows++
 	p.windows[w.handle] = w
 	return w.handle, verbs.RemoteKey(w.key), nil
+}
+
+// newWindowKey gives a new window its key, as a plan may have it.
+func (d *Device) newWindowKey(p *Process, w *window) uint32 {
+	f, t := p.fabric, &d.keys
+	if stale := t.stale; stale != 0 && t.owners[stale>>8] == (keyOwner{}) && f.planKey(p, StaleKey) {
+		t.freed = slices.DeleteFunc(t.freed, func(index uint32) bool { return index == stale>>8 })
+		t.owners[stale>>8] = keyOwner{window: w}
+		return stale
+	}
+	if len(p.windows) > 0 && f.planKey(p, DuplicateKey) {
+		w.double = true
+		return sorted(p.windows)[0].key&^0xff | uint32(f.random.IntN(256))
+	}
+	return d.newIndex(keyOwner{window: w})<<8 | uint32(f.random.IntN(256))
 }
 
 // FreeWindow implements verbs.Calls.
@@ -84,7 +104,7 @@ func (q *pair) bind(work *verbs.SendWork) bool {
 	}
 	key := uint32(work.RemoteKey)
 	switch {
-	case w.region != nil, w.domain != q.domain, r.domain != q.domain:
+	case w.region != nil, w.double, w.domain != q.domain, r.domain != q.domain:
 		return false
 	case key>>8 != w.key>>8 || key == w.key && !p.fabric.sameKey():
 		return false
