@@ -40,6 +40,7 @@ type op struct {
 	certain    bool    // touched, and a change had no second explanation
 	alone      bool    // the explanation being tried has no second one
 	content    []byte  // and is this content
+	loose      bool    // its source changed too often in one step: each byte may come from another one of the legal contents
 	over       bool    // its end was told
 	frames     *stream // on which its frame went out; nil: not yet
 	rank       uint64  // of that frame
@@ -237,7 +238,21 @@ func (o *op) explains(m *memory, open, free []bool) []byte {
 			return content
 		}
 	}
+	if o.loose && o.pieced(m.data[o.toAt:o.toAt+end], free[o.toAt:]) {
+		m.life.run.count("blind: many changes at the source")
+		return bytes.Clone(m.data[o.toAt : o.toAt+o.length])
+	}
 	return nil
+}
+
+// pieced says whether each byte that is not free stands in some legal content.
+func (o *op) pieced(data []byte, free []bool) bool {
+	for i := range data {
+		if !free[i] && !slices.ContainsFunc(o.legal, func(content []byte) bool { return content[i] == data[i] }) {
+			return false
+		}
+	}
+	return true
 }
 
 // settle makes the new content the model's. Several changes of one step may have been seen one by one by those
@@ -268,6 +283,9 @@ func (m *memory) between(done []*op) {
 		for _, o := range m.targets {
 			o.look()
 		}
+	}
+	for _, o := range m.sources { // there are more orders than anybody can try
+		o.loose = o.loose || len(done) >= tangledMin
 	}
 	for _, o := range slices.Backward(done) {
 		alone := bytes.Clone(before)
