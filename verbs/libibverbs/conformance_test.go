@@ -37,6 +37,16 @@ func TestTheLibraryConforms(t *testing.T) {
 				t.Fatalf("rail %s: %v: %s", word, err, out)
 			}
 		}
+		// The address takes the route of its rule with it (test/vm/net.sh).
+		h.Address = func(present bool) {
+			command := "ip addr del 10.90.0.1/24 dev ve0"
+			if present {
+				command = "ip addr add 10.90.0.1/24 dev ve0 && ip route replace 10.90.0.2 dev ve0 src 10.90.0.1 table 101"
+			}
+			if out, err := exec.Command("sh", "-c", command).CombinedOutput(); err != nil {
+				t.Fatalf("%s: %v: %s", command, err, out)
+			}
+		}
 		return h
 	})
 }

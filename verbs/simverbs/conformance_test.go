@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/orbitte/orbitte/verbs"
 	"github.com/orbitte/orbitte/verbs/simverbs"
 	"github.com/orbitte/orbitte/verbs/verbstest"
 )
@@ -47,6 +48,13 @@ func harness(t *testing.T, p simverbs.Personality, facts verbstest.Facts) verbst
 				port.Up()
 			} else {
 				port.Down()
+			}
+		},
+		Address: func(present bool) {
+			if present { // under another index
+				port.SetGID(verbs.GIDEntry{Index: 5, GID: verbs.GID{10: 0xff, 11: 0xff, 12: 10, 13: 77, 14: 1, 15: 1}, Type: verbs.GIDRoCEv2})
+			} else {
+				port.RemoveGID(1)
 			}
 		},
 		Done: func() error {

@@ -409,3 +409,55 @@ func TestExportedMemoryIsReachedByItsAddress(t *testing.T) {
 		t.Error("bytes are not where the descriptor's memory is")
 	}
 }
+
+func TestHostsHaveTheDevicesThatTheyWereGiven(t *testing.T) {
+	f := newFabric(t, simverbs.Options{})
+	ib := func(lid uint16) simverbs.DeviceSpec {
+		return simverbs.DeviceSpec{Name: "ib0", NUMANode: 1, PCI: "0000:18:00.0", Ports: []simverbs.PortSpec{
+			{Network: "other", Down: true}, {Network: "ib", InfiniBand: true, LID: lid, MTU: 2048, BitsPerSecond: 200e9},
+		}}
+	}
+	f.Host("a", ib(3), simverbs.DeviceSpec{Name: "locked", Accessible: syscall.EACCES})
+	f.Host("b", ib(4))
+	p := f.Host("a").Process("p")
+	list, err := p.Devices()
+	if err != nil || len(list) != 2 || list[0].NUMANode != 1 || list[0].PCI != "0000:18:00.0" || list[1].Accessible == nil {
+		t.Errorf("devices: %+v %v", list, err)
+	}
+	if _, err := p.OpenDevice("locked"); !errors.Is(err, syscall.EACCES) {
+		t.Errorf("a device without permission: %v", err)
+	}
+	if _, err := p.OpenDevice("mlx5_0"); !errors.Is(err, syscall.ENODEV) {
+		t.Errorf("a device that is not there: %v", err)
+	}
+	ends := map[string]*end{}
+	for _, host := range []string{"a", "b"} {
+		n := &node{Process: f.Host(host).Process(host), t: t, fabric: f}
+		n.device, err = n.OpenDevice("ib0")
+		n.must(err)
+		n.domain, err = n.AllocateDomain(n.device)
+		n.must(err)
+		ends[host] = n.end(8, 0)
+	}
+	a, b := ends["a"], ends["b"]
+	down, err := a.Port(a.device, 1)
+	a.must(err)
+	port, err := a.Port(a.device, 2)
+	a.must(err)
+	if down.State != verbs.PortDown || port.State != verbs.PortActive || port.Ethernet || port.LID != 3 || port.MTU != 2048 || port.BitsPerSecond != 200e9 {
+		t.Errorf("ports %+v and %+v", down, port)
+	}
+	for _, e := range []*end{a, b} { // by LID alone, as InfiniBand within a subnet
+		peer, lid := b, uint16(4)
+		if e == b {
+			peer, lid = a, 3
+		}
+		e.must(e.ModifyPair(e.pair, verbs.Transition{To: verbs.PairInit, Port: 2, Access: verbs.AccessRemoteWrite}))
+		e.must(e.ModifyPair(e.pair, verbs.Transition{To: verbs.PairReadyToReceive, Port: 2, Remote: peer.number, MTU: 2048, RemoteLID: lid}))
+		e.must(e.ModifyPair(e.pair, verbs.Transition{To: verbs.PairReadyToSend, Timeout: 10, Retries: 3}))
+	}
+	from, to := a.piece(5000, 1, everyone), b.piece(5000, 2, everyone)
+	a.post(writing(1, from, to, 5000))
+	settle(f, a)
+	ended(t, a.sent, success)
+}

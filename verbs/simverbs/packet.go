@@ -103,6 +103,26 @@ func (p *packet) payload(n uint32) []byte {
 	return p.data
 }
 
+// peerPort is the port that the pair sends to: by its address, or on InfiniBand without one by its LID.
+func (q *pair) peerPort() *Port {
+	if q.byLID() {
+		return q.port.findLID(q.attributes.RemoteLID)
+	}
+	return q.port.find(q.attributes.RemoteGID)
+}
+
+func (q *pair) byLID() bool {
+	return q.port.spec.InfiniBand && q.attributes.RemoteGID == verbs.GID{}
+}
+
+// hears says whether a packet comes from where the pair's peer is.
+func (q *pair) hears(p *packet) bool {
+	if q.byLID() {
+		return p.from.spec.LID == q.attributes.RemoteLID
+	}
+	return q.attributes.RemoteGID == p.source
+}
+
 // packetGap is the least time between two packets on one way, so that their order is kept.
 const packetGap = 100 * time.Nanosecond
 
@@ -115,7 +135,7 @@ func (q *pair) transmit(p *packet, after *time.Duration) bool {
 		f.freePacket(p)
 		return false
 	}
-	to := port.find(q.attributes.RemoteGID)
+	to := q.peerPort()
 	extra, lost := f.planPacket(q)
 	if to == nil || lost {
 		f.freePacket(p)
@@ -138,7 +158,7 @@ func (q *pair) transmit(p *packet, after *time.Duration) bool {
 func (f *Fabric) arrive(p *packet) {
 	defer f.freePacket(p)
 	q := p.to.device.pairs[p.pair]
-	if p.to.state != verbs.PortActive || q == nil || q.port != p.to || q.attributes.RemoteGID != p.source {
+	if p.to.state != verbs.PortActive || q == nil || q.port != p.to || !q.hears(p) {
 		return
 	}
 	switch q.state {

@@ -287,10 +287,19 @@ func (p *Port) has(g verbs.GID) bool {
 
 // find returns the port of p's network that has an address.
 func (p *Port) find(g verbs.GID) *Port {
+	return p.search(func(other *Port) bool { return other.has(g) })
+}
+
+// findLID returns the port of p's network that has a LID.
+func (p *Port) findLID(lid uint16) *Port {
+	return p.search(func(other *Port) bool { return other.spec.LID == lid })
+}
+
+func (p *Port) search(fits func(*Port) bool) *Port {
 	for _, h := range p.device.host.fabric.hosts {
 		for _, d := range h.devices {
 			for _, other := range d.ports {
-				if other.spec.Network == p.spec.Network && !d.removed && other.has(g) {
+				if other.spec.Network == p.spec.Network && !d.removed && fits(other) {
 					return other
 				}
 			}

@@ -1,6 +1,8 @@
 package verbstest
 
 import (
+	"syscall"
+
 	"github.com/orbitte/orbitte/verbs"
 )
 
@@ -12,6 +14,7 @@ var eventCases = []conformance{
 	{"ARefusedKeyIsReportedWhereTheDeviceDoes", accessEvent},
 	{"APortThatGoesDownIsReported", portEvents},
 	{"WorkOverADeadPortEnds", deadPort},
+	{"AnAddressMayVanishAndComeBack", lostAddress},
 }
 
 // waiting says whether the channel's descriptor has something.
@@ -202,4 +205,57 @@ func deadPort(r *rig) {
 		r.Error("bytes went over a dead port")
 	}
 	_ = b
+}
+
+// lostAddress: MEASURED.md: GID events come, the entry is empty, work over it ends, and the address is back later, maybe
+// under another index.
+func lostAddress(r *rig) {
+	if r.Address == nil {
+		r.Skip("address: this harness cannot take an address away")
+	}
+	o := shape{timeout: 12, retries: 1}
+	o.complete()
+	a, _ := r.connect(o)
+	late := r.a.endpoint(o)
+	here, there := r.a.region(64, 1, localOnly), r.b.region(64, 2, everyone)
+	a.do(write(1, here, 0, 64, there.address, there.remote))
+	r.Address(false)
+	back := false
+	defer func() {
+		if !back {
+			r.Address(true)
+		}
+	}()
+	if _, ok := r.a.asyncOf(verbs.AsyncGIDChange); !ok {
+		r.Error("GID_CHANGE did not come")
+	}
+	if !r.eventually(func() bool { return r.a.indexOf(r.a.gid.GID) < 0 }) {
+		r.Error("the entry is still there")
+	}
+	r.must(late.ModifyPair(late.pair, late.initial(o)))
+	r.refused("an entry that became empty", late.ModifyPair(late.pair, late.receiving(o, a, 1)), syscall.ENODATA)
+	want := []verbs.WorkStatus{verbs.WorkRetryExceeded}
+	if r.Facts.FlushesDeadPort.Holds {
+		want = r.local(verbs.WorkFlushed)
+	}
+	a.do(write(2, here, 0, 64, there.address, there.remote), want...)
+	r.Address(true)
+	back = true
+	if !r.eventually(func() bool { return r.a.indexOf(r.a.gid.GID) >= 0 }) {
+		r.Fatal("the address is not back")
+	}
+	r.a.gid.Index = r.a.indexOf(r.a.gid.GID)
+	again, _ := r.connect(o)
+	again.do(write(3, here, 0, 64, there.address, there.remote))
+}
+
+// indexOf looks an address up by its value; -1: it is not there.
+func (s *side) indexOf(g verbs.GID) int {
+	s.Helper()
+	for _, e := range s.gids() {
+		if e.GID == g && e.Type == s.gid.Type {
+			return e.Index
+		}
+	}
+	return -1
 }

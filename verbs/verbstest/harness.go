@@ -99,6 +99,8 @@ type Harness struct {
 	Readable func(descriptor int) bool
 	// Link takes A's port down or up. Nil: not tested.
 	Link func(up bool)
+	// Address takes A's IPv4 address away or gives it back. Nil: not tested.
+	Address func(present bool)
 	// Done is called after all of a test's objects ended; it reports what is left. Nil: nobody knows.
 	Done func() error
 }
@@ -124,7 +126,7 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 		name  string
 		cases []conformance
 	}{
-		{"Life", lifeCases}, {"Transfer", transferCases}, {"Failure", failureCases}, {"Window", windowCases}, {"Event", eventCases},
+		{"Life", lifeCases}, {"Transfer", transferCases}, {"Failure", failureCases}, {"Window", windowCases}, {"Event", eventCases}, {"Random", randomCases},
 	}
 	for _, group := range groups {
 		t.Run(group.name, func(t *testing.T) {
