@@ -283,6 +283,16 @@ func TestHotCallsAllocateNothing(t *testing.T) {
 	}
 }
 
+// BenchmarkCrossing is the least that a call into C takes here; what the others take beyond it is theirs.
+func BenchmarkCrossing(b *testing.B) {
+	k := newBench(b)
+	for b.Loop() {
+		if k.l.AsyncDescriptor(k.device) < 0 {
+			b.Fatal("no descriptor")
+		}
+	}
+}
+
 func BenchmarkPollEmpty(b *testing.B) {
 	k := newBench(b)
 	out := make([]verbs.Completion, 64)
