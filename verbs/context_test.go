@@ -298,3 +298,28 @@ func TestRegionStaysUntilItsUsersReturnIt(t *testing.T) {
 		t.Fatalf("%+v", listed)
 	}
 }
+
+func TestAddressOfAConnectionNamesThePortOfThePair(t *testing.T) {
+	f := newFabric(simverbs.Hardware, 2)
+	a, b := newEnd(t, f, "a", 64), newEnd(t, f, "b", 64)
+	spy := &moves{Calls: a.process}
+	a.tamper.Calls = spy
+	qa, qb := connect(a, b, 4)
+	if len(spy.ports) != 3 || spy.ports[0] != 1 || spy.ports[1] != 1 { // soft-RoCE refuses port 0 there
+		t.Fatalf("ports of the moves: %v", spy.ports)
+	}
+	a.check(a.closeAll(f, nil, qa))
+	b.check(b.closeAll(f, nil, qb))
+}
+
+type moves struct {
+	verbs.Calls
+	ports []uint8
+}
+
+func (m *moves) ModifyPair(h verbs.PairHandle, t verbs.Transition) error {
+	if t.To != verbs.PairError {
+		m.ports = append(m.ports, t.Port)
+	}
+	return m.Calls.ModifyPair(h, t)
+}

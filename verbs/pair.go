@@ -25,6 +25,7 @@ type QueuePair struct {
 	handle PairHandle
 	number PairNumber
 	state  PairState
+	port   uint8 // from Init on
 
 	sends, receives workQueue
 	bound           family // windows bound, or perhaps bound, for this pair's peer
@@ -122,7 +123,8 @@ func (q *QueuePair) Fence(why string) {
 }
 
 // Move takes the pair to the next state towards ReadyToSend. A refusal fences it: it was certainly not moved, and is
-// to be destroyed. To ReadyToReceive is slow.
+// to be destroyed. The port of Init is that of ReadyToReceive too, whose address names it again. To ReadyToReceive is
+// slow.
 func (q *QueuePair) Move(t Transition) error {
 	q.life.mustBeOpen(q.String(), "Move")
 	if t.To != q.state+1 || t.To > PairReadyToSend {
@@ -130,6 +132,12 @@ func (q *QueuePair) Move(t Transition) error {
 	}
 	if q.fence != "" {
 		return q.refusal()
+	}
+	switch t.To {
+	case PairInit:
+		q.port = t.Port
+	case PairReadyToReceive:
+		t.Port = q.port
 	}
 	if err := q.calls.ModifyPair(q.handle, t); err != nil {
 		q.Fence("moving it to " + t.To.String() + " failed")
