@@ -21,17 +21,18 @@ type sweep struct {
 type plan struct {
 	seed     uint64
 	requests int // measured in a cell; a fleet does an eightieth of it for each engine
+	regions  int // that the source of a storm publishes
 }
 
 func sweeps() []sweep {
 	return []sweep{
-		{"peers, asking", []int{1, 10, 100, 1000}, "peers of one engine that reads from all", peersAsking},
-		{"peers, serving", []int{1, 10, 100, 1000}, "peers of one engine that all read from", peersServing},
+		{"peers, asking", []int{1, 10, 100, 1000, 10_000}, "peers of one engine that reads from all", peersAsking},
+		{"peers, serving", []int{1, 10, 100, 1000, 10_000}, "peers of one engine that all read from", peersServing},
 		{"regions", []int{1, 64, 512, 4095}, "regions of both engines; 4,096 is the limit", regions},
 		{"batch", []int{1, 8, 64, 512, 1024}, "requests in one batch", batches},
-		{"storm", []int{10, 100, 1000}, "engines that open one source's segment at the same moment", storm},
-		{"storm, far", []int{10, 100, 1000}, "the same over links of 100 to 300 µs", stormFar},
-		{"engines", []int{10, 100, 1000}, "engines of a fleet that all work", engines},
+		{"storm", []int{10, 100, 1000, 10_000}, "engines that open one source's segment at the same moment", storm},
+		{"storm, far", []int{10, 100, 1000, 10_000}, "the same over links of 100 to 300 µs", stormFar},
+		{"engines", []int{10, 100, 1000, 10_000}, "engines of a fleet that all work", engines},
 	}
 }
 
@@ -272,29 +273,30 @@ func batches(p plan, n int, into metrics) error {
 	return f.close()
 }
 
-// storm: a source was started again, and all its peers ask at the same moment what it publishes: as many regions
-// as there can be, through socket buffers that hold a quarter of the answer.
+// storm: a source was started again, and all its peers ask at the same moment what it publishes, through socket
+// buffers that hold a quarter of the answer.
 func storm(p plan, n int, into metrics) error {
-	return stormOver(p, n, into, simkernel.WorldOptions{Buffer: 32 << 10})
+	return stormOver(p, n, into, simkernel.WorldOptions{})
 }
 
 // stormFar: the same, but each answer keeps a handler busy for several round trips, so that the queue is not
 // worked off within the grace of a frame that found it full.
 func stormFar(p plan, n int, into metrics) error {
-	return stormOver(p, n, into, simkernel.WorldOptions{Buffer: 32 << 10, DelayMin: 100 * time.Microsecond, DelayMax: 300 * time.Microsecond})
+	return stormOver(p, n, into, simkernel.WorldOptions{DelayMin: 100 * time.Microsecond, DelayMax: 300 * time.Microsecond})
 }
 
 func stormOver(p plan, n int, into metrics, o simkernel.WorldOptions) error {
-	const published = 4095
+	const recordBytes = 32 // of a region in a descriptor (SPEC W-7)
+	o.Buffer = p.regions * recordBytes / 4
 	f := emptyFleet(p.seed, o)
 	source, err := f.add()
 	if err != nil {
 		return err
 	}
-	if err := source.allocate(published * pageBytes); err != nil {
+	if err := source.allocate(p.regions * pageBytes); err != nil {
 		return err
 	}
-	if err := source.register(published, orbitte.RemoteRead); err != nil {
+	if err := source.register(p.regions, orbitte.RemoteRead); err != nil {
 		return err
 	}
 	for range n {

@@ -58,7 +58,7 @@ func newFleet(seed uint64, n int) (*fleet, error) {
 
 // emptyFleet has no nodes yet.
 func emptyFleet(seed uint64, o simkernel.WorldOptions) *fleet {
-	o.Descriptors = 16 << 10
+	o.Descriptors = 32 << 10
 	return &fleet{seed: seed, world: simkernel.NewWorld(seed, o)}
 }
 
@@ -70,7 +70,7 @@ func (f *fleet) add() (*node, error) {
 	n.kernel = n.process.Kernel()
 	engine, err := orbitte.Open(orbitte.Config{
 		Progress: orbitte.Manual, Lanes: 1, Bind: netip.AddrPortFrom(host, port).String(), Epoch: epochOf(f.seed, n.index),
-		Limits:     orbitte.Limits{Registrations: 8192, SubmittedBytes: 256 << 20, PeerSegments: 4096},
+		Limits:     orbitte.Limits{Registrations: 8192, SubmittedBytes: 256 << 20, PeerSegments: 16 << 10},
 		OpenKernel: func(int) (reactor.Kernel, error) { return n.kernel, nil },
 	})
 	if err != nil {

@@ -109,7 +109,7 @@ func TestFleetFindsWrongBytesAndWhatIsLeft(t *testing.T) {
 func measure(t *testing.T, cell func(plan, int, metrics) error, n int) metrics {
 	t.Helper()
 	into := metrics{}
-	if err := cell(plan{seed: 5, requests: 800}, n, into); err != nil {
+	if err := cell(plan{seed: 5, requests: 800, regions: 256}, n, into); err != nil {
 		t.Fatalf("%d: %v", n, err)
 	}
 	return into
