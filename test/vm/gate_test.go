@@ -1,6 +1,9 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -33,5 +36,24 @@ func TestTableTellsEachTestOnceWithWhatItProved(t *testing.T) {
 	want := "\nproved by p:\n  pass         A (1 cases)\n               - 7 MiB\n  fail         B\n  did not end  C\n"
 	if out.String() != want || seen.status() != 1 {
 		t.Errorf("status %d, table:\n%s\nwant:\n%s", seen.status(), out.String(), want)
+	}
+}
+
+func TestFoldersOfKilledGatesAreRemoved(t *testing.T) {
+	below := t.TempDir()
+	alive := filepath.Join(below, "gate-"+strconv.Itoa(os.Getppid()))
+	dead := filepath.Join(below, "gate-4194999") // above the largest process number
+	for _, folder := range []string{alive, dead} {
+		if err := os.Mkdir(folder, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ours, err := workFolder(below)
+	if err != nil {
+		t.Fatal(err)
+	}
+	left, err := filepath.Glob(below + "/*")
+	if err != nil || len(left) != 2 {
+		t.Errorf("left %v, %v; want %s and %s", left, err, alive, ours)
 	}
 }

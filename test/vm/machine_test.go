@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestFramesArriveWholeOrNotAtAll(t *testing.T) {
@@ -101,7 +102,7 @@ func TestPayloadOfABootImageIsFoundOrRefused(t *testing.T) {
 
 func TestProgramsThatTheGuestCannotSeeAreRefused(t *testing.T) {
 	for path, want := range map[string]string{
-		"/tmp/x": "/tmp", "/tmp/share/x": "", "/tmp/share2/x": "/tmp", "/usr/bin/x": "", "/run": "/run", "/home/run/x": "",
+		"/tmp/x": "/tmp", "/tmp/share/x": "", "/tmp/share2/x": "/tmp", "/usr/bin/x": "", "/run": "/run", "/tmpfiles/x": "", "/home/run/x": "",
 	} {
 		if got := hiddenIn(path, "/tmp/share"); got != want {
 			t.Errorf("%s: hidden in %q, want %q", path, got, want)
@@ -156,9 +157,13 @@ func TestCommandsEndWithAStatusAsInAShell(t *testing.T) {
 		"test $ORBITTE_VM = two": {0, ""},
 	} {
 		var wire bytes.Buffer
+		began := time.Now()
 		status := runCommand(orders{Net: "two", Dir: t.TempDir(), Args: []string{"sh", "-c", script}}, &sender{to: &wire})
 		if status != want.status || !strings.Contains(wire.String(), want.stderr) {
 			t.Errorf("%s: status %d, want %d; frames %q", script, status, want.status, wire.String())
+		}
+		if took := time.Since(began); took > 50*time.Second {
+			t.Errorf("%s: waited %v for a child of the command", script, took)
 		}
 	}
 	var wire bytes.Buffer
