@@ -577,6 +577,11 @@ func TestQueuesAreArmedBeforeTheyAreFoundEmpty(t *testing.T) {
 		if a.poller.MayBlock() {
 			t.Fatal("armed again, and may block without having looked again")
 		}
+		before := a.process.Calls(simverbs.CallArm)
+		a.check(a.poller.Arm())
+		if n := a.process.Calls(simverbs.CallArm); n != before {
+			t.Fatalf("%d calls to arm what is armed", n-before)
+		}
 		a.poll()
 		a.check(a.closeAll(f, nil, qa))
 		b.check(b.closeAll(f, nil, qb))
@@ -793,6 +798,7 @@ func TestLateCompletionOfAFreedWindowPaysItsWorkOnly(t *testing.T) {
 	a.tamper.completions = func(c []verbs.Completion, n int) int {
 		if n > 0 && late == nil {
 			late = append(late, c[0])
+			late[0].Status = verbs.WorkFlushed
 			copy(c, c[1:n])
 			return n - 1
 		}
