@@ -461,3 +461,68 @@ func TestHostsHaveTheDevicesThatTheyWereGiven(t *testing.T) {
 	settle(f, a)
 	ended(t, a.sent, success)
 }
+
+// With a clock that runs ahead, everything is late together: no timer overtakes what it waits for.
+func TestALateClockBreaksNoConnection(t *testing.T) {
+	clock := time.Duration(0)
+	f := newFabric(t, simverbs.Options{Now: func() time.Duration { return clock }})
+	a, b := couple(t, f)
+	from, to := a.piece(20000, 1, everyone), b.piece(20000, 2, everyone)
+	a.post(writing(1, from, to, 20000))
+	clock = time.Hour
+	a.take()
+	ended(t, a.sent, success)
+}
+
+// A key of another domain is as good as none, on either side.
+func TestDomainsKeepTheirKeysApart(t *testing.T) {
+	f := newFabric(t, simverbs.Options{Personality: simverbs.Hardware})
+	for what, want := range map[string]verbs.WorkStatus{"local": verbs.WorkLocalProtection, "remote": verbs.WorkRemoteAccess} {
+		a, b := open(t, f, "a"), open(t, f, "b")
+		ea, eb := a.end(16, 0), b.end(16, 0)
+		join(ea, eb)
+		stranger := map[string]*node{"local": a, "remote": b}[what]
+		var err error
+		stranger.domain, err = stranger.AllocateDomain(stranger.device)
+		stranger.must(err)
+		from, to := a.piece(64, 1, everyone), b.piece(64, 2, everyone)
+		ea.post(writing(1, from, to, 64))
+		settle(f, ea)
+		ended(t, ea.sent, want)
+		if to.bytes[0] != 2 {
+			t.Errorf("%s: bytes were written", what)
+		}
+	}
+}
+
+func TestADeviceIsNotClosedUnderItsObjects(t *testing.T) {
+	var found []error
+	f := newFabric(t, simverbs.Options{Violation: func(err error) { found = append(found, err) }})
+	a := open(t, f, "a")
+	if err := a.CloseDevice(a.device); !errors.Is(err, syscall.EBUSY) || len(found) != 1 {
+		t.Errorf("%v, violations %v", err, found)
+	}
+}
+
+// What rdma_rxe does with receives that come to a pair in error, on both kernels.
+func TestLateReceivesWaitForACauseToLook(t *testing.T) {
+	for p, bySend := range map[simverbs.Personality]int{simverbs.SoftRoCE: 1, simverbs.OldSoftRoCE: 0} {
+		f := newFabric(t, simverbs.Options{Personality: p})
+		a, _ := couple(t, f)
+		a.must(a.ModifyPair(a.pair, verbs.Transition{To: verbs.PairError}))
+		settle(f, a)
+		a.listen(verbs.ReceiveWork{ID: 1})
+		settle(f, a)
+		if len(a.received) != 0 {
+			t.Errorf("%v: a late receive was flushed at once", p)
+		}
+		a.post(verbs.SendWork{Operation: verbs.Send})
+		settle(f, a)
+		if len(a.received) != bySend {
+			t.Errorf("%v: %d late receives were flushed after a send, want %d", p, len(a.received), bySend)
+		}
+		a.must(a.ModifyPair(a.pair, verbs.Transition{To: verbs.PairError}))
+		settle(f, a)
+		ended(t, a.received, flushed)
+	}
+}

@@ -115,6 +115,9 @@ func Real(calls verbs.Calls, a, b string, facts Facts) Harness {
 		Readable: func(descriptor int) bool {
 			fds := []unix.PollFd{{Fd: int32(descriptor), Events: unix.POLLIN}}
 			n, err := unix.Poll(fds, 0)
+			for err == unix.EINTR { // the runtime preempts by a signal
+				n, err = unix.Poll(fds, 0)
+			}
 			return err == nil && n == 1 && fds[0].Revents&unix.POLLIN != 0
 		},
 	}
