@@ -56,6 +56,9 @@ func TestNICsAreSortedByTheirWayToMemory(t *testing.T) {
 	if got := DeviceTiers(gpu, nics); !slices.Equal(got, []Tier{TierNear, TierNode, TierFar, TierFar}) {
 		t.Errorf("device memory: %v", got)
 	}
+	if got := DeviceTiers(gpu, spots(t, "mlx5_1", "rxe0")); !slices.Equal(got, []Tier{TierNear, TierFar}) {
+		t.Errorf("device memory, the nearest is far and another unknown: %v", got)
+	}
 	if got := DeviceTiers(NowhereKnown, nics); !slices.Equal(got, []Tier{TierFar, TierFar, TierFar, TierFar}) {
 		t.Errorf("device at an unknown place: %v", got)
 	}
