@@ -17,8 +17,9 @@ import (
 	"github.com/orbitte/orbitte/segments"
 )
 
-// listenBacklog is how many connections may wait to be accepted; the system caps it (net.core.somaxconn).
-const listenBacklog = 1024
+// listenBacklog is how many connections may wait to be accepted; the system caps it (net.core.somaxconn, 4,096 by
+// default). Those that find it full ask again after one second, then two: a restarted source is asked by all its peers.
+const listenBacklog = 4096
 
 // Open makes an engine: listener bound, lanes running. Errors: ErrInvalid (configuration), ErrSystem (the
 // port is taken, io_uring was asked for and is forbidden, …). A failed Open leaves nothing behind.

@@ -3,10 +3,13 @@ package main
 import (
 	"fmt"
 	"math"
+	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/orbitte/orbitte"
+	"github.com/orbitte/orbitte/reactor"
 )
 
 // small is a fleet of 50 engines that has done its work.
@@ -169,6 +172,43 @@ func TestStormTurnsSomeAwayAndServesAll(t *testing.T) {
 	m := measure(t, stormFar, 600)
 	if m["retries per open"] == 0 || m["retries per open"] > 2 || m["virtual ms until all are open"] > 1000 {
 		t.Fatalf("%.2f retries per open, %.0f ms until all were open", m["retries per open"], m["virtual ms until all are open"])
+	}
+}
+
+// All peers of a restarted source connect at the same moment. Who finds the queue of connections full asks again
+// after one second.
+func TestABurstOfConnectionsFindsPlace(t *testing.T) {
+	f, err := newFleet(1, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	peers := f.world.Process("peers", netip.MustParseAddr("10.9.9.9"))
+	k := peers.Kernel()
+	to := netip.MustParseAddrPort(f.nodes[0].engine.Endpoint())
+	const burst = 4000
+	for i := range burst {
+		d, err := k.Open(to, reactor.SocketOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		k.Submit(&reactor.Operation{Kind: reactor.Connect, Descriptor: d, Ticket: reactor.Ticket(i + 1), Address: to})
+	}
+	out := make([]reactor.Completion, burst)
+	until, connected := f.world.Now().After(500*time.Millisecond), 0
+	for connected < burst && f.world.Now() < until {
+		for _, c := range out[:k.Poll(out, until)] {
+			if c.Err != nil {
+				t.Fatal(c.Err)
+			}
+			connected++
+		}
+	}
+	if connected != burst {
+		t.Errorf("%d of %d connections were made at once", connected, burst)
+	}
+	peers.Kill()
+	if err := f.close(); err != nil {
+		t.Fatal(err)
 	}
 }
 
