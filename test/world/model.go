@@ -41,6 +41,7 @@ type op struct {
 	alone      bool    // the explanation being tried has no second one
 	content    []byte  // and is this content
 	loose      bool    // its source changed too often in one step: each byte may come from another one of the legal contents
+	many       bool    // there are more than legalMax of them
 	over       bool    // its end was told
 	frames     *stream // on which its frame went out; nil: not yet
 	rank       uint64  // of that frame
@@ -76,11 +77,25 @@ func (o *op) observe() {
 	o.admit(now)
 }
 
+// legalMax bounds how many contents of a source are remembered for one request. Only crowds at the same few bytes of a
+// memory object that copies onto itself come near it.
+const legalMax = 64
+
 func (o *op) admit(content []byte) {
+	if o.many {
+		return
+	}
 	for _, known := range o.legal {
 		if bytes.Equal(known, content) {
 			return
 		}
+	}
+	if len(o.legal) == legalMax { // the model has lost count; what the op does is not looked at any more
+		o.submission.life.run.count("blind: too many contents")
+		o.many, o.matched = true, true
+	}
+	if o.many {
+		return
 	}
 	o.legal = append(o.legal, bytes.Clone(content))
 	o.look()
@@ -141,21 +156,31 @@ func (m *memory) change() int {
 	for _, o := range done {
 		o.touched, o.certain = true, o.certain || o.alone
 	}
-	m.settle(append(done, m.hidden(done, free)...))
+	changes := make([]change, len(done))
+	for i, o := range done {
+		changes[i] = change{o, o.content}
+	}
+	m.settle(append(changes, m.hidden(done, free)...))
 	return -1
+}
+
+// change is what one op did, or may have done, in a step.
+type change struct {
+	op      *op
+	content []byte
 }
 
 // hidden finds those whose content a later change of the same step has covered, in part or whole, so that nobody can
 // have seen it: what is left of it must be theirs. They have the benefit.
-func (m *memory) hidden(done []*op, free []bool) (found []*op) {
+func (m *memory) hidden(done []*op, free []bool) (found []change) {
 	for _, o := range m.targets {
-		if o.matched || slices.Contains(done, o) || !slices.Contains(free[o.toAt:o.toAt+o.length], true) {
+		if o.over || slices.Contains(done, o) || !slices.Contains(free[o.toAt:o.toAt+o.length], true) {
 			continue
 		}
 		for _, content := range o.legal {
-			if !o.matched && fits(content, m.data[o.toAt:], free[o.toAt:]) {
-				o.matched, o.content = true, content
-				found = append(found, o)
+			if fits(content, m.data[o.toAt:], free[o.toAt:]) {
+				o.matched = true
+				found = append(found, change{o, content})
 			}
 		}
 	}
@@ -238,7 +263,7 @@ func (o *op) explains(m *memory, open, free []bool) []byte {
 			return content
 		}
 	}
-	if o.loose && o.pieced(m.data[o.toAt:o.toAt+end], free[o.toAt:]) {
+	if o.many || o.loose && o.pieced(m.data[o.toAt:o.toAt+end], free[o.toAt:]) {
 		m.life.run.count("blind: many changes at the source")
 		return bytes.Clone(m.data[o.toAt : o.toAt+o.length])
 	}
@@ -257,7 +282,7 @@ func (o *op) pieced(data []byte, free []bool) bool {
 
 // settle makes the new content the model's. Several changes of one step may have been seen one by one by those
 // who read from this memory in the same step.
-func (m *memory) settle(done []*op) {
+func (m *memory) settle(done []change) {
 	if len(done) > 1 {
 		m.between(done)
 	}
@@ -272,7 +297,7 @@ func (m *memory) settle(done []*op) {
 
 // between shows the readers of a memory what it may have held inside the step: after each change alone, and after
 // the changes in their order.
-func (m *memory) between(done []*op) {
+func (m *memory) between(done []change) {
 	before := bytes.Clone(m.shadow)
 	forward := bytes.Clone(m.shadow)
 	show := func(whole []byte) {
@@ -287,11 +312,11 @@ func (m *memory) between(done []*op) {
 	for _, o := range m.sources { // there are more orders than anybody can try
 		o.loose = o.loose || len(done) >= tangledMin
 	}
-	for _, o := range slices.Backward(done) {
+	for _, c := range slices.Backward(done) {
 		alone := bytes.Clone(before)
-		copy(alone[o.toAt:], o.content)
+		copy(alone[c.op.toAt:], c.content)
 		show(alone)
-		copy(forward[o.toAt:], o.content)
+		copy(forward[c.op.toAt:], c.content)
 		show(forward)
 	}
 	copy(m.shadow, before)
