@@ -14,8 +14,6 @@ import (
 )
 
 // TestTheLibraryConforms runs the suite that the twin passes on the guest's two soft-RoCE devices (test/vm).
-//
-// proves
 func TestTheLibraryConforms(t *testing.T) {
 	facts := verbstest.SoftRoCEFacts()
 	var name unix.Utsname

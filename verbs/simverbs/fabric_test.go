@@ -92,7 +92,6 @@ func TestAKilledProcessLeavesNothingAndIsMissed(t *testing.T) {
 	noneLive(t, f)
 }
 
-// proves R-18
 func TestDeviceRemovalFlushesAndLeavesDestroyCalls(t *testing.T) {
 	f := newFabric(t, simverbs.Options{})
 	a, b := couple(t, f)
@@ -146,8 +145,6 @@ func TestPacketsThatAreLostAreSentAgain(t *testing.T) {
 }
 
 // Without a fence a message may overtake a READ, and what it ends is missing then.
-//
-// proves R-13
 func TestAnUnfencedInvalidationMayBreakTheReadBeforeIt(t *testing.T) {
 	broken := 0
 	for seed := range uint64(40) {
@@ -270,7 +267,6 @@ func TestALateSoftRoCEPairWithAWindowGoesSlowly(t *testing.T) {
 	a.must(a.Deregister(m.handle))
 }
 
-// proves R-20
 func TestAnAddressThatVanishesIsNotFoundAndStopsWork(t *testing.T) {
 	for _, p := range []simverbs.Personality{simverbs.Hardware, simverbs.SoftRoCE} {
 		f := newFabric(t, simverbs.Options{Personality: p})
@@ -299,7 +295,6 @@ func TestAnAddressThatVanishesIsNotFoundAndStopsWork(t *testing.T) {
 	}
 }
 
-// proves R-19
 func TestADeadPortLosesPacketsAndComesBack(t *testing.T) {
 	f := newFabric(t, simverbs.Options{})
 	a, b := couple(t, f)

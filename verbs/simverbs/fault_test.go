@@ -41,7 +41,6 @@ func ids(list []verbs.Completion) []uint64 {
 	return all
 }
 
-// proves R-17
 func TestCompletionsAreLostDoubledAndForeignAsPlanned(t *testing.T) {
 	for plan, check := range map[string]func(t *testing.T, f *simverbs.Fabric, a *end){
 		"(lose-completion (pair 1) (index 3))": func(t *testing.T, _ *simverbs.Fabric, a *end) {
@@ -87,7 +86,6 @@ func TestCompletionsAreLostDoubledAndForeignAsPlanned(t *testing.T) {
 	}
 }
 
-// proves R-17
 func TestPostsStopWhereThePlanSays(t *testing.T) {
 	f, a, _, from, to := planned(t, "(bad-work (pair 1) (element 2) (errno ENOMEM))\n(unknown-bad-work (pair 1) (element 3) (index 0) (errno EIO))")
 	list := make([]verbs.SendWork, 5)
@@ -235,7 +233,6 @@ func TestFailedCompletionsAreScrambled(t *testing.T) {
 	}
 }
 
-// proves R-12
 func TestWindowKeysAreStaleOrDoubleAsPlanned(t *testing.T) {
 	f, a, _, _, _ := planned(t, "(stale-key (host a) (index 0))\n(duplicate-key (host a) (index 1))")
 	keyOf := func() (verbs.WindowHandle, verbs.RemoteKey) {

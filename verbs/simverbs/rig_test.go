@@ -15,7 +15,7 @@ import (
 // node is one process with one device open.
 type node struct {
 	*simverbs.Process
-	t      *testing.T
+	t      testing.TB
 	fabric *simverbs.Fabric
 	device verbs.DeviceHandle
 	domain verbs.DomainHandle
@@ -51,7 +51,7 @@ func newFabric(t *testing.T, o simverbs.Options) *simverbs.Fabric {
 	return simverbs.NewFabric(seedOf(t), o)
 }
 
-func open(t *testing.T, f *simverbs.Fabric, host string) *node {
+func open(t testing.TB, f *simverbs.Fabric, host string) *node {
 	t.Helper()
 	n := &node{Process: f.Host(host).Process(host), t: t, fabric: f}
 	devices, err := n.Devices()
@@ -103,7 +103,7 @@ func join(a, b *end) {
 }
 
 // couple opens two hosts and connects a pair of each.
-func couple(t *testing.T, f *simverbs.Fabric) (a, b *end) {
+func couple(t testing.TB, f *simverbs.Fabric) (a, b *end) {
 	t.Helper()
 	a, b = open(t, f, "a").end(16, 0), open(t, f, "b").end(16, 0)
 	join(a, b)

@@ -173,8 +173,7 @@ func (e *end) serve(t *testing.T, channel verbs.ChannelHandle, from, to piece) {
 // BenchmarkWrite is what a WRITE of 1 MiB and its completion cost in the twin.
 func BenchmarkWrite(b *testing.B) {
 	f := simverbs.NewFabric(1, simverbs.Options{})
-	t := &testing.T{}
-	from, to := couple(t, f)
+	from, to := couple(b, f)
 	source, target := from.piece(1<<20, 1, everyone), to.piece(1<<20, 2, everyone)
 	b.SetBytes(1 << 20)
 	for b.Loop() {
