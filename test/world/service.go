@@ -15,6 +15,8 @@ const (
 	// visitTime is how long one attempt may take in a world without faults: far above a dropped connection request,
 	// which is asked again after a second.
 	visitTime = 10 * time.Second
+	// describeTime is what a descriptor of some hundred bytes takes through a buffer of 64, a round trip of 4 ms for each.
+	describeTime = 50 * time.Millisecond
 	// visitTries is how often an engine may fail to reach another one. A stream that a fault left half dead is found by the
 	// request that meets it, and may cost one per side of it.
 	visitTries = 4
@@ -38,6 +40,9 @@ func (r *run) visit(l *life) {
 		peer := s.current()
 		if peer == nil || peer == l || peer.fenced || s.config.Get(faults.IdleTimeout) != 0 {
 			continue // an idle time shorter than the way to it closes every stream before its first frame
+		}
+		if s.config.Get(faults.SourceTimeout) != 0 && s.config.Duration(faults.SourceTimeout) < describeTime && r.script.World.Get(faults.Buffer) != 0 {
+			continue // a descriptor does not pass through so small a buffer in the source's time
 		}
 		if places := s.config.Int(faults.PeerSegments); places != 0 && places < len(r.slots)-1 {
 			continue // all the others come at once, and there is no place for so many
