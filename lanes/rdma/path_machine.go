@@ -7,9 +7,9 @@ import (
 	"github.com/orbitte/orbitte/netproto"
 )
 
-// Rail is one local NIC, as far as choosing a path needs it. The position in a list of rails has no meaning; the NIC's
+// LocalNIC is one local NIC, as far as choosing a path needs it. The position in a list has no meaning; the NIC's
 // stable ID has.
-type Rail struct {
+type LocalNIC struct {
 	NIC    uint8 // below netproto.PathsMax
 	Active bool  // its context takes new queue pairs
 	Link   netproto.LinkLayer
@@ -64,7 +64,7 @@ type Selector struct {
 // best tier, of them the one with the fewest charged bytes, and of equal ones the next in turn. The remote NIC is the
 // one of the same name, if its path is compatible, otherwise the first compatible one. It allocates only when it
 // refuses, with *NoPath.
-func (s *Selector) Choose(rails []Rail, remote []netproto.Path, tiers *Tiers, loads *Loads) (Path, error) {
+func (s *Selector) Choose(rails []LocalNIC, remote []netproto.Path, tiers *Tiers, loads *Loads) (Path, error) {
 	best, found := Path{}, false
 	for i := range rails {
 		r := &rails[i]
@@ -105,7 +105,7 @@ func (s *Selector) turns(nic uint8) int {
 }
 
 // match finds the remote path for a local NIC: the same name first, then the lowest stable ID.
-func match(r *Rail, remote []netproto.Path) (*netproto.Path, bool) {
+func match(r *LocalNIC, remote []netproto.Path) (*netproto.Path, bool) {
 	var first *netproto.Path
 	for i := range remote {
 		p := &remote[i]
@@ -124,7 +124,7 @@ func match(r *Rail, remote []netproto.Path) (*netproto.Path, bool) {
 
 // compatible says whether a connection between two NICs can be tried: both active, on one kind of link, and on Ethernet
 // with addresses of one family, since a device refuses mixed ones. It is no proof that packets arrive.
-func compatible(r *Rail, p *netproto.Path) bool {
+func compatible(r *LocalNIC, p *netproto.Path) bool {
 	if p.State != netproto.PathActive || p.Link != r.Link {
 		return false
 	}
@@ -136,7 +136,7 @@ func mapped(g [netproto.GIDSize]byte) bool {
 	return [12]byte(g[:12]) == [12]byte{10: 0xff, 11: 0xff}
 }
 
-func (s *Selector) explain(rails []Rail, remote []netproto.Path) *NoPath {
+func (s *Selector) explain(rails []LocalNIC, remote []netproto.Path) *NoPath {
 	e := &NoPath{Rails: len(rails), Remote: len(remote)}
 	for i := range rails {
 		switch {

@@ -30,8 +30,8 @@ func gid(text string) [netproto.GIDSize]byte { return netip.MustParseAddr(text).
 
 var ipv4, ipv6 = gid("::ffff:10.0.0.1"), gid("2001:db8::1")
 
-func rail(nic uint8, name string) Rail {
-	return Rail{NIC: nic, Active: true, Link: netproto.LinkEthernet, GID: ipv4, Name: name}
+func rail(nic uint8, name string) LocalNIC {
+	return LocalNIC{NIC: nic, Active: true, Link: netproto.LinkEthernet, GID: ipv4, Name: name}
 }
 
 func path(nic uint8, name string) netproto.Path {
@@ -40,7 +40,7 @@ func path(nic uint8, name string) netproto.Path {
 
 // proves R-3
 func TestPathIsTheNearestThenTheLeastLoadedThenTheNextInTurn(t *testing.T) {
-	rails := []Rail{rail(0, "a"), rail(1, "b"), rail(2, "c"), rail(5, "d")}
+	rails := []LocalNIC{rail(0, "a"), rail(1, "b"), rail(2, "c"), rail(5, "d")}
 	remote := []netproto.Path{path(0, "a"), path(1, "b"), path(2, "c"), path(3, "d")}
 	var s Selector
 	tiers, loads := Tiers{0: 1, 1: 0, 2: 0, 5: 0}, Loads{}
@@ -79,7 +79,7 @@ func TestRemoteNICHasTheSameNameOrTheLowestNumber(t *testing.T) {
 	var loads Loads
 	for _, c := range []struct {
 		name   string
-		local  Rail
+		local  LocalNIC
 		remote []netproto.Path
 		want   uint8
 		same   bool
@@ -89,15 +89,15 @@ func TestRemoteNICHasTheSameNameOrTheLowestNumber(t *testing.T) {
 		{"no such name", rail(0, "x"), []netproto.Path{path(4, "b"), path(2, "a")}, 2, false},
 		{"same name in another family", rail(0, "a"), []netproto.Path{{NIC: 0, State: netproto.PathActive, Link: netproto.LinkEthernet, GID: ipv6, Name: "a"}, path(6, "b")}, 6, false},
 	} {
-		p, err := s.Choose([]Rail{c.local}, c.remote, &tiers, &loads)
+		p, err := s.Choose([]LocalNIC{c.local}, c.remote, &tiers, &loads)
 		if err != nil || p.Remote != c.want || p.SameName != c.same {
 			t.Errorf("%s: %+v %v", c.name, p, err)
 		}
 	}
-	ib := Rail{NIC: 0, Active: true, Link: netproto.LinkInfiniBand, GID: gid("fe80::1"), Name: "a"}
+	ib := LocalNIC{NIC: 0, Active: true, Link: netproto.LinkInfiniBand, GID: gid("fe80::1"), Name: "a"}
 	other := path(1, "b")
 	other.Link, other.GID = netproto.LinkInfiniBand, ipv4
-	if p, err := s.Choose([]Rail{ib}, []netproto.Path{path(0, "a"), other}, &tiers, &loads); err != nil || p.Remote != 1 {
+	if p, err := s.Choose([]LocalNIC{ib}, []netproto.Path{path(0, "a"), other}, &tiers, &loads); err != nil || p.Remote != 1 {
 		t.Errorf("InfiniBand: %+v %v", p, err)
 	}
 }
@@ -112,7 +112,7 @@ func TestWithoutAPathTheReasonsAreCounted(t *testing.T) {
 	six.GID = ipv6
 	away := path(0, "a")
 	away.State = netproto.PathPaused
-	_, err := s.Choose([]Rail{rail(0, "a"), paused, six, rail(3, "d")}, []netproto.Path{away}, &Tiers{}, &Loads{})
+	_, err := s.Choose([]LocalNIC{rail(0, "a"), paused, six, rail(3, "d")}, []netproto.Path{away}, &Tiers{}, &Loads{})
 	var e *NoPath
 	if !errors.As(err, &e) || *e != (NoPath{Rails: 4, Masked: 1, Paused: 1, Unmatched: 2, Remote: 1, RemotePaused: 1}) {
 		t.Fatal(err)
@@ -126,7 +126,7 @@ func TestWithoutAPathTheReasonsAreCounted(t *testing.T) {
 func TestChosenPathIsNeverWorseThanAnyOther(t *testing.T) {
 	seeded(t)
 	rapid.Check(t, func(t *rapid.T) {
-		var rails []Rail
+		var rails []LocalNIC
 		var remote []netproto.Path
 		var tiers Tiers
 		var loads Loads
@@ -177,7 +177,7 @@ func TestChosenPathIsNeverWorseThanAnyOther(t *testing.T) {
 }
 
 func TestChoosingAllocatesNothing(t *testing.T) {
-	rails, remote := []Rail{rail(0, "a"), rail(1, "b")}, []netproto.Path{path(0, "a"), path(1, "b")}
+	rails, remote := []LocalNIC{rail(0, "a"), rail(1, "b")}, []netproto.Path{path(0, "a"), path(1, "b")}
 	var s Selector
 	var tiers Tiers
 	var loads Loads

@@ -23,6 +23,9 @@ type ArrayKey struct {
 	LocalNIC, RemoteNIC       uint8
 	LocalDomain, RemoteDomain uint64 // protection domains: never reused while a process lives
 	Remote                    netproto.Epoch
+	// Private, if not zero, scopes the array to one connection: that of one grant (SPEC R-16), or at a source the one
+	// that the requester's incarnation names.
+	Private netproto.Incarnation
 }
 
 // Width is the fixed number of queue pairs of an array: the smaller of what both sides want, at least one.
