@@ -51,6 +51,9 @@ func (a Action) With(p Param, value int64) Action {
 		}
 		args = slices.Insert(args, i, Arg{p, value})
 	}
+	if len(args) == 0 {
+		args = nil // so that equal actions are equal to reflect.DeepEqual
+	}
 	a.Args = args
 	return a
 }
