@@ -29,8 +29,8 @@ func word(parts ...string) string {
 // place says where a device is: its NUMA node (-1: unknown) and PCI address (empty: none, as for software devices).
 func place(sysfs string) (node int, pci string) {
 	node = -1
-	if n, err := strconv.Atoi(word(sysfs, "device", "numa_node")); err == nil && n >= 0 {
-		node = n
+	if n, err := strconv.Atoi(word(sysfs, "device", "numa_node")); err == nil {
+		node = n // the kernel, too, says -1
 	}
 	if path, err := filepath.EvalSymlinks(filepath.Join(sysfs, "device")); err == nil && pciAddress.MatchString(filepath.Base(path)) {
 		pci = filepath.Base(path)
