@@ -211,6 +211,9 @@ func (r *run) advance(a faults.Action) string {
 		return absent
 	}
 	r.net.Advance(d)
+	for _, l := range r.lives { // nobody could serve in the time that was skipped
+		l.serving = serving{}
+	}
 	return "ok"
 }
 

@@ -155,7 +155,9 @@ func (r *run) giveBack(l *life) {
 		}
 		g.gone = true
 	}
-	r.received(l, l.engine.ReceiveNotifications())
+	if list := l.engine.ReceiveNotifications(); !l.killed { // what comes in a burial was sent in it
+		r.received(l, list)
+	}
 	if at := l.firstChange(); at != nil && !l.killed {
 		r.violate(OracleBytes, "%v: memory %d changed after the end", l, at.name)
 	}
