@@ -343,3 +343,30 @@ func TestEveryWaiterIsAnsweredOnceAndPlacesAddUp(t *testing.T) {
 		}
 	})
 }
+
+// proves R-10
+func TestPlacesThatAreOnTheirWayAreWaitedForWithoutAnotherEviction(t *testing.T) {
+	s, _ := newStore(3)
+	var arrays []*Array
+	for n := range uint64(3) {
+		a := want(t, s.Acquire(key(n), 1, &Waiter{}), Build)
+		s.Built(a, nil)
+		arrays = append(arrays, a)
+	}
+	s.Release(arrays[0])
+	if !s.Retire(arrays[0]) {
+		t.Fatal(arrays[0].State())
+	}
+	busy := &Waiter{}
+	if got := s.Acquire(key(8), 1, busy); got.Step != Wait || got.Evict != nil {
+		t.Fatalf("all others are busy: %+v", got)
+	}
+	s.Leave(busy)
+	s.Release(arrays[1])
+	if got := s.Acquire(key(9), 1, busy); got.Step != Wait || got.Evict != nil || arrays[1].State() != Ready {
+		t.Fatalf("an idle one was evicted while places were on their way: %+v", got)
+	}
+	if answers := s.Ended(arrays[0], nil); len(answers) != 1 || answers[0].Step != Build {
+		t.Fatalf("%+v", answers)
+	}
+}
