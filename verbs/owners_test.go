@@ -820,3 +820,53 @@ func TestLateCompletionOfAFreedWindowPaysItsWorkOnly(t *testing.T) {
 	a.check(a.closeAll(f, nil, qa))
 	b.check(b.closeAll(f, nil, qb))
 }
+
+// The race detector holds what doc.go says about loops: slow calls of the cold loop beside a lane that posts and polls.
+//
+// proves R-10
+func TestColdLoopBuildsAndDestroysWhileTheLaneGoesOn(t *testing.T) {
+	f := newFabric(simverbs.Hardware, 16)
+	a, b := newEnd(t, f, "a", 40), newEnd(t, f, "b", 64)
+	qa, qb := connect(a, b, 8)
+	done := make(chan error)
+	go func() {
+		for range 100 {
+			q, err := a.domain.CreatePair(verbs.PairPlan{Sends: a.sends, Receives: a.recvs, SendDepth: 8, ReceiveDepth: 8})
+			if err == nil {
+				err = errors.Join(q.Move(verbs.Transition{To: verbs.PairInit, Port: 1}), q.Drain(), q.Detach(), q.Destroy())
+			}
+			r, registering := a.domain.Register(addressOf(a.memory), 4096, verbs.AccessLocalWrite)
+			if registering == nil {
+				registering = r.Destroy()
+			}
+			if err = errors.Join(err, registering); err != nil {
+				done <- err
+				return
+			}
+			_ = a.domain.Counts()
+		}
+		done <- nil
+	}()
+	reaped := 0
+	for running := true; running || reaped < 100; {
+		if free, _ := qa.Free(); free > 0 {
+			a.check(qa.PostSend([]verbs.Work{send(1, a, 0, 0, verbs.Write)}))
+		}
+		f.Step()
+		n, _, err := a.poller.Poll(a.out)
+		a.check(err)
+		reaped += n
+		if !a.region.Lend() {
+			t.Fatal("not lent")
+		}
+		a.region.Return()
+		select {
+		case err := <-done:
+			running = false
+			a.check(err)
+		default:
+		}
+	}
+	a.check(a.closeAll(f, nil, qa))
+	b.check(b.closeAll(f, nil, qb))
+}
