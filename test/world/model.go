@@ -79,7 +79,7 @@ func (o *op) observe() {
 
 // legalMax bounds how many contents of a source are remembered for one request. Only crowds at the same few bytes of a
 // memory object that copies onto itself come near it.
-const legalMax = 64
+const legalMax = 512
 
 func (o *op) admit(content []byte) {
 	if o.many {
@@ -181,6 +181,9 @@ func (m *memory) hidden(done []*op, free []bool) (found []change) {
 			if fits(content, m.data[o.toAt:], free[o.toAt:]) {
 				o.matched = true
 				found = append(found, change{o, content})
+				if len(found) > tangledMin { // one of each must do: they multiply
+					break
+				}
 			}
 		}
 	}
