@@ -20,6 +20,7 @@ type Registration struct {
 	offset  uint64          // allocation-relative
 	region  netproto.Region // what a peer is told: ID, base, length, permission and the rest
 	ended   func(*Registration)
+	native  any // see Attach
 
 	references   atomic.Int64 // Register calls not yet unregistered; changed by the tracker's one writer
 	state        atomic.Uint64
@@ -49,6 +50,13 @@ func (r *Registration) Permission() netproto.Permission { return r.region.Permis
 
 // Region is what a peer is told about it, if its permission lets it be exported.
 func (r *Registration) Region() netproto.Region { return r.region }
+
+// Attach gives the registration what a transport needs with it, such as its native registrations. Only while it is
+// prepared, before anybody sees it (Tracker.RegisterPrepared).
+func (r *Registration) Attach(native any) { r.native = native }
+
+// Attachment is what Attach gave it, nil for nothing; use it while a loan is held.
+func (r *Registration) Attachment() any { return r.native }
 
 // References counts the Register calls that were not unregistered yet. Zero when retired.
 func (r *Registration) References() int64 { return r.references.Load() }

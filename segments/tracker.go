@@ -1,6 +1,7 @@
 package segments
 
 import (
+	"slices"
 	"sync/atomic"
 
 	"github.com/orbitte/orbitte/budgets"
@@ -49,12 +50,25 @@ func (t *Tracker) Mirror() *Mirror { return t.mirror.Load() }
 // element, adds one reference. The error is an *ElementError; inside it *RangeError, *PermissionError,
 // *ForeignAlias, *RegionLimit or *budgets.Exhausted. Then nothing has changed. Writer.
 func (t *Tracker) Register(batch []Spec) ([]*Registration, error) {
+	return t.RegisterPrepared(batch, nil)
+}
+
+// RegisterPrepared is Register that calls prepare, if not nil, before anything becomes visible, with the registrations
+// that are new, still without an ID: it attaches to each what must be there when a peer first sees it (SPEC R-5), for
+// all or for none. When it fails, failed says at which of them.
+func (t *Tracker) RegisterPrepared(batch []Spec, prepare func(fresh []*Registration) (failed int, err error)) ([]*Registration, error) {
 	t.prune()
 	p := plan{mirror: t.Mirror(), named: make(map[Range]*Registration, len(batch)), mixed: mixes(batch)}
 	for i := range batch {
 		if err := t.consider(&p, &batch[i]); err != nil {
 			p.abandon()
 			return nil, &ElementError{Element: i, Err: err}
+		}
+	}
+	if prepare != nil && len(p.fresh) > 0 {
+		if failed, err := prepare(p.fresh); err != nil {
+			p.abandon()
+			return nil, &ElementError{Element: slices.Index(p.answers, p.fresh[failed]), Err: err}
 		}
 	}
 	t.publish(&p)

@@ -531,3 +531,39 @@ func TestBorrowedRegistrationOutlivesItsUnregistering(t *testing.T) {
 		t.Fatalf("ended: %v", l.ended)
 	}
 }
+
+// proves M-4, R-5
+func TestWhatATransportNeedsIsAttachedBeforeAnybodySeesTheRange(t *testing.T) {
+	leavesNothing(t)
+	b := adopted(t, 100)
+	l := newLedger(100, 1<<20)
+	tracker := l.tracker()
+	old := registered(t, tracker, Spec{Backing: b, Length: 10})[0]
+	batch := []Spec{{Backing: b, Length: 10}, {Backing: b, Offset: 10, Length: 10}, {Backing: b, Offset: 10, Length: 10}, {Backing: b, Offset: 20, Length: 10}}
+	refusal := errors.New("refused")
+	_, err := tracker.RegisterPrepared(batch, func(fresh []*Registration) (int, error) { return 1, refusal })
+	var element *ElementError
+	if !errors.As(err, &element) || element.Element != 3 || !errors.Is(err, refusal) {
+		t.Errorf("the error is %v, want that of element 3", err)
+	}
+	if tracker.Mirror().Count() != 1 || old.References() != 1 {
+		t.Errorf("after a refusal %d ranges are visible, the old one has %d references; want 1 and 1", tracker.Mirror().Count(), old.References())
+	}
+	made, err := tracker.RegisterPrepared(batch, func(fresh []*Registration) (int, error) {
+		if len(fresh) != 2 || tracker.Mirror().Count() != 1 {
+			t.Errorf("%d new ranges while %d are visible, want 2 and 1", len(fresh), tracker.Mirror().Count())
+		}
+		for i, r := range fresh {
+			r.Attach(i)
+		}
+		return 0, nil
+	})
+	if err != nil || made[0] != old || old.Attachment() != nil || made[1].Attachment() != 0 || made[3].Attachment() != 1 {
+		t.Errorf("attached %v and %v, %v", made[1].Attachment(), made[3].Attachment(), err)
+	}
+	unregistered(t, tracker, old.ID(), false)
+	for _, r := range []*Registration{old, made[1], made[3]} {
+		unregistered(t, tracker, r.ID(), true)
+	}
+	b.Drop()
+}
