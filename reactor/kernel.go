@@ -68,11 +68,38 @@ type Operation struct {
 	Kind       Kind
 	Descriptor Descriptor
 	Ticket     Ticket
-	// Buffers holds header and payload; either may be empty, not both (Receive, Send).
+	// Buffers holds header and payload; either may be empty (Receive, Send).
 	Buffers [2][]byte
+	// More are further buffers behind Buffers, for payload that lies in many places. The list itself stays
+	// unchanged by its owner until the completion. A kernel may move no more than fits into CallBuffers
+	// of all buffers in one operation, so that a long list takes several. Not all buffers may be empty.
+	More [][]byte
 	// Address is the peer (Connect).
 	Address netip.AddrPort
 }
+
+// CallBuffers is how many buffers one operation uses at most; further ones are left alone (IOV_MAX, writev(2)).
+const CallBuffers = 1024
+
+// Size is how many bytes the operation's buffers have together.
+func (o *Operation) Size() int {
+	n := len(o.Buffers[0]) + len(o.Buffers[1])
+	for _, b := range o.More {
+		n += len(b)
+	}
+	return n
+}
+
+// Part is the buffer with index i, in order.
+func (o *Operation) Part(i int) []byte {
+	if i < len(o.Buffers) {
+		return o.Buffers[i]
+	}
+	return o.More[i-len(o.Buffers)]
+}
+
+// Parts is how many buffers the operation uses.
+func (o *Operation) Parts() int { return min(len(o.Buffers)+len(o.More), CallBuffers) }
 
 // Completion is the end of one operation. Exactly one is returned for each submitted operation,
 // also after Cancel. Err is nil, or a syscall.Errno (ECANCELED after a Cancel that won).

@@ -109,13 +109,13 @@ func (r *rig) submit(k reactor.Kernel, op reactor.Operation) reactor.Ticket {
 
 func (r *rig) receive(k reactor.Kernel, d reactor.Descriptor, buffers ...[]byte) reactor.Ticket {
 	op := reactor.Operation{Kind: reactor.Receive, Descriptor: d}
-	copy(op.Buffers[:], buffers)
+	op.More = buffers[copy(op.Buffers[:], buffers):]
 	return r.submit(k, op)
 }
 
 func (r *rig) send(k reactor.Kernel, d reactor.Descriptor, buffers ...[]byte) reactor.Ticket {
 	op := reactor.Operation{Kind: reactor.Send, Descriptor: d}
-	copy(op.Buffers[:], buffers)
+	op.More = buffers[copy(op.Buffers[:], buffers):]
 	return r.submit(k, op)
 }
 
@@ -147,7 +147,7 @@ func (r *rig) keep(k reactor.Kernel, c reactor.Completion) {
 	if c.Err != nil && !errors.As(c.Err, &errno) {
 		r.Fatalf("ticket %d: error %v (%T) is not an Errno", c.Ticket, c.Err, c.Err)
 	}
-	if size := len(o.Buffers[0]) + len(o.Buffers[1]); c.N < 0 || c.N > size || c.Err != nil && c.N != 0 {
+	if size := o.Size(); c.N < 0 || c.N > size || c.Err != nil && c.N != 0 {
 		r.Fatalf("ticket %d: N is %d with error %v for %d bytes", c.Ticket, c.N, c.Err, size)
 	}
 	o.ended, o.Completion = true, c

@@ -14,6 +14,9 @@ import (
 var streamCases = []conformance{
 	{"TwoBuffersAreGatheredAndScattered", twoBuffers},
 	{"EitherBufferMayBeEmpty", emptyBuffer},
+	{"ManyBuffersAreGatheredAndScattered", manyBuffers},
+	{"MoreBuffersThanOneCallTakesArriveInOrder", tooManyBuffers},
+	{"ManyBuffersWaitForTheirBytes", manyBuffersWait},
 	{"ReceiveTakesWhatIsThere", shortReceive},
 	{"LargeTransferArrivesWhole", largeTransfer},
 	{"BothDirectionsAtOnce", fullDuplex},
@@ -56,6 +59,81 @@ func emptyBuffer(r *rig) {
 	}
 	if n := r.must(r.receive(k, s, one, nil)).N; n != 1 || one[0] != 'b' {
 		r.Fatalf("got %d bytes, %q", n, one)
+	}
+}
+
+// pieces cuts b into pieces of these sizes in turn, some of them empty.
+func pieces(b []byte, sizes ...int) (list [][]byte) {
+	for i := 0; len(b) > 0; i++ {
+		n := min(sizes[i%len(sizes)], len(b))
+		list = append(list, b[:n:n])
+		b = b[n:]
+	}
+	return list
+}
+
+// behind leaves the first done bytes of a list out.
+func behind(list [][]byte, done int) (rest [][]byte) {
+	for _, b := range list {
+		n := min(done, len(b))
+		done -= n
+		if n < len(b) {
+			rest = append(rest, b[n:])
+		}
+	}
+	return rest
+}
+
+// throughMany moves data through lists of buffers on both sides, in as many operations as it takes.
+func throughMany(r *rig, data []byte, out, in [][]byte) {
+	k, c, s := r.pair()
+	for sent, got := 0, 0; got < len(data); {
+		if sent < len(data) {
+			sent += r.must(r.send(k, c, behind(out, sent)...)).N
+		}
+		got += r.must(r.receive(k, s, behind(in, got)...)).N
+	}
+}
+
+func manyBuffers(r *rig) {
+	for _, sizes := range [][2][]int{{{1, 0, 2}, {5}}, {{700}, {3, 0, 0, 900}}, {{4096}, {4096}}} {
+		data, got := r.memory(60_000), r.memory(60_000)
+		pattern(data, 7)
+		throughMany(r, data, pieces(data, sizes[0]...), pieces(got, sizes[1]...))
+		if !bytes.Equal(got, data) {
+			r.Fatalf("sizes %v: the bytes differ", sizes)
+		}
+	}
+}
+
+func tooManyBuffers(r *rig) {
+	data, got := r.memory(3*reactor.CallBuffers), r.memory(3*reactor.CallBuffers)
+	pattern(data, 9)
+	throughMany(r, data, pieces(data, 1), pieces(got, 1))
+	if !bytes.Equal(got, data) {
+		r.Fatalf("the bytes differ")
+	}
+	large, into := r.memory(3<<20), r.memory(3<<20)
+	pattern(large, 10)
+	throughMany(r, large, pieces(large, 4096), pieces(into, 4096))
+	if crc32.ChecksumIEEE(into) != crc32.ChecksumIEEE(large) {
+		r.Fatalf("the bytes of a large list differ")
+	}
+}
+
+func manyBuffersWait(r *rig) {
+	k, c, s := r.pair()
+	a := r.memory(6)
+	receiving := r.receive(k, s, pieces(a, 2)...)
+	r.pass(2 * time.Millisecond)
+	r.pending(receiving)
+	sent := r.must(r.send(k, c, nil, nil, r.text("ab"), nil, r.text("cd"))).N
+	n := r.must(receiving).N
+	for n < sent {
+		n += r.must(r.receive(k, s, behind(pieces(a, 2), n)...)).N
+	}
+	if string(a[:sent]) != "abcd"[:sent] {
+		r.Fatalf("got %q", a)
 	}
 }
 

@@ -168,7 +168,7 @@ func (c *Connection) answerArrives(errno syscall.Errno) {
 }
 
 // write puts bytes of one end on their way and says how many fitted.
-func (c *Connection) write(d Direction, buffers [2][]byte, chop int) int {
+func (c *Connection) write(d Direction, op *reactor.Operation, chop int) int {
 	p := &c.pipes[d]
 	limit := c.world.options.Buffer - int(p.written-p.read)
 	resets := false
@@ -177,7 +177,7 @@ func (c *Connection) write(d Direction, buffers [2][]byte, chop int) int {
 		limit = min(limit, left)
 		resets = true
 	}
-	n := p.put(buffers, min(limit, chop), c.world.options.Buffer, &c.world.rings)
+	n := p.put(op, min(limit, chop), c.world.options.Buffer, &c.world.rings)
 	if n == 0 {
 		return 0
 	}

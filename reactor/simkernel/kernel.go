@@ -117,8 +117,8 @@ func (k *Kernel) Submit(op *reactor.Operation) {
 	if k.dead {
 		return
 	}
-	if (op.Kind == reactor.Receive || op.Kind == reactor.Send) && len(op.Buffers[0])+len(op.Buffers[1]) == 0 {
-		panic("simkernel: receive or send submitted with two empty buffers, which says nothing")
+	if (op.Kind == reactor.Receive || op.Kind == reactor.Send) && op.Size() == 0 {
+		panic("simkernel: receive or send submitted with empty buffers only, which says nothing")
 	}
 	o := k.free
 	if o == nil {

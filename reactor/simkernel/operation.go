@@ -99,9 +99,9 @@ func (o *operation) try() (c reactor.Completion, done bool) {
 	case o.Kind == reactor.Connect:
 		errno, done = o.connect()
 	case o.Kind == reactor.Receive:
-		c.N, errno, done = o.socket.receive(o.Buffers, o.kernel.chop(o.kernel.world.options.ChopReceive))
+		c.N, errno, done = o.socket.receive(&o.Operation, o.kernel.chop(o.kernel.world.options.ChopReceive))
 	case o.Kind == reactor.Send:
-		c.N, errno, done = o.socket.send(o.Buffers, o.kernel.chop(o.kernel.world.options.ChopSend))
+		c.N, errno, done = o.socket.send(&o.Operation, o.kernel.chop(o.kernel.world.options.ChopSend))
 	default:
 		done = o.socket.ready()
 	}

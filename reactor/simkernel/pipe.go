@@ -27,14 +27,15 @@ type pipe struct {
 func (p *pipe) available() int { return int(p.arrived - p.read) }
 
 // put copies at most limit bytes in.
-func (p *pipe) put(buffers [2][]byte, limit, bound int, pool *ringPool) int {
-	n := min(limit, len(buffers[0])+len(buffers[1]))
+func (p *pipe) put(op *reactor.Operation, limit, bound int, pool *ringPool) int {
+	n := min(limit, op.Size())
 	if n <= 0 {
 		return 0
 	}
 	p.grow(int(p.written-p.read)+n, bound, pool)
 	left := n
-	for _, b := range buffers {
+	for i := 0; left > 0; i++ {
+		b := op.Part(i)
 		b = b[:min(len(b), left)]
 		left -= len(b)
 		for len(b) > 0 {
@@ -47,10 +48,11 @@ func (p *pipe) put(buffers [2][]byte, limit, bound int, pool *ringPool) int {
 }
 
 // take copies at most limit bytes out.
-func (p *pipe) take(buffers [2][]byte, limit int, pool *ringPool) int {
-	n := min(limit, p.available(), len(buffers[0])+len(buffers[1]))
+func (p *pipe) take(op *reactor.Operation, limit int, pool *ringPool) int {
+	n := min(limit, p.available(), op.Size())
 	left := n
-	for _, b := range buffers {
+	for i := 0; left > 0; i++ {
+		b := op.Part(i)
 		b = b[:min(len(b), left)]
 		left -= len(b)
 		for len(b) > 0 {

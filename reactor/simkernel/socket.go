@@ -145,13 +145,13 @@ func (s *socket) congestion(o reactor.SocketOptions) (string, error) {
 }
 
 // receive moves bytes that arrived; done is false when there is nothing to say yet.
-func (s *socket) receive(buffers [2][]byte, chop int) (n int, errno syscall.Errno, done bool) {
+func (s *socket) receive(op *reactor.Operation, chop int) (n int, errno syscall.Errno, done bool) {
 	if s.connection == nil || !s.connected {
 		return 0, syscall.ENOTCONN, true
 	}
 	in := s.incoming()
 	if in.available() > 0 {
-		n = in.take(buffers, chop, &s.connection.world.rings)
+		n = in.take(op, chop, &s.connection.world.rings)
 		if writer := s.connection.ends[1-s.side]; writer != nil {
 			writer.writable()
 		}
@@ -165,7 +165,7 @@ func (s *socket) receive(buffers [2][]byte, chop int) (n int, errno syscall.Errn
 }
 
 // send takes bytes on their way; done is false when there is no space.
-func (s *socket) send(buffers [2][]byte, chop int) (n int, errno syscall.Errno, done bool) {
+func (s *socket) send(op *reactor.Operation, chop int) (n int, errno syscall.Errno, done bool) {
 	switch {
 	case s.failure != 0:
 		errno, s.failure = s.failure, 0
@@ -177,7 +177,7 @@ func (s *socket) send(buffers [2][]byte, chop int) (n int, errno syscall.Errno, 
 	case s.outgoing().closed:
 		return 0, syscall.EPIPE, true
 	}
-	n = s.connection.write(s.side, buffers, chop)
+	n = s.connection.write(s.side, op, chop)
 	return n, 0, n > 0
 }
 

@@ -6,6 +6,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/orbitte/orbitte/reactor"
 )
 
 // The calls of this file never block (MSG_DONTWAIT, or a descriptor that is O_NONBLOCK), hence RawSyscall:
@@ -25,6 +27,75 @@ func vector(iov *[2]unix.Iovec, b *[2][]byte) int {
 	return first + second
 }
 
+// fewParts is how many buffers have their list on a small stack frame.
+const fewParts = 64
+
+// receiveInto is receive for however many buffers the operation has.
+func receiveInto(fd int, op *reactor.Operation) (n, left int, e syscall.Errno) {
+	switch {
+	case len(op.More) == 0:
+		var iov [2]unix.Iovec
+		vector(&iov, &op.Buffers)
+		return receive(fd, iov[:])
+	case op.Parts() <= fewParts:
+		var iov [fewParts]unix.Iovec
+		return receive(fd, iov[:list(iov[:], op)])
+	}
+	return receiveMany(fd, op)
+}
+
+// receiveMany keeps the large list off the stack frame of those who need none.
+//
+//go:noinline
+func receiveMany(fd int, op *reactor.Operation) (n, left int, e syscall.Errno) {
+	var iov [reactor.CallBuffers]unix.Iovec
+	return receive(fd, iov[:list(iov[:], op)])
+}
+
+// sendFrom is send for however many buffers the operation has.
+func sendFrom(fd int, op *reactor.Operation) (int, syscall.Errno) {
+	switch {
+	case len(op.More) == 0:
+		return send(fd, &op.Buffers)
+	case op.Parts() <= fewParts:
+		var iov [fewParts]unix.Iovec
+		return sendList(fd, iov[:list(iov[:], op)])
+	}
+	return sendMany(fd, op)
+}
+
+//go:noinline
+func sendMany(fd int, op *reactor.Operation) (int, syscall.Errno) {
+	var iov [reactor.CallBuffers]unix.Iovec
+	return sendList(fd, iov[:list(iov[:], op)])
+}
+
+// list fills iov with at most CallBytes of the operation's buffers, empty ones left out, and returns how many
+// entries it took.
+func list(iov []unix.Iovec, op *reactor.Operation) int {
+	n, room := 0, CallBytes
+	add := func(b []byte) {
+		if len(b) > room {
+			b = b[:room]
+		}
+		if len(b) > 0 && n < len(iov) {
+			iov[n].Base = unsafe.SliceData(b)
+			iov[n].SetLen(len(b))
+			room -= len(b)
+			n++
+		}
+	}
+	add(op.Buffers[0])
+	add(op.Buffers[1])
+	for _, b := range op.More[:op.Parts()-len(op.Buffers)] {
+		if room == 0 {
+			break
+		}
+		add(b)
+	}
+	return n
+}
+
 // inquiry is the room for one control message of type TCP_CM_INQ: struct cmsghdr and an int, padded (cmsg(3)).
 type inquiry struct {
 	unix.Cmsghdr
@@ -32,12 +103,10 @@ type inquiry struct {
 	_    int32
 }
 
-// receive is recvmsg(2) into up to two buffers. left is how many more bytes the socket has, at least 1 if the
+// receive is recvmsg(2). left is how many more bytes the socket has, at least 1 if the
 // end of the stream is next, and -1 if the socket does not tell (TCP_INQ, Linux 4.18).
-func receive(fd int, b *[2][]byte) (n, left int, e syscall.Errno) {
-	var iov [2]unix.Iovec
+func receive(fd int, iov []unix.Iovec) (n, left int, e syscall.Errno) {
 	var told inquiry
-	vector(&iov, b)
 	message := unix.Msghdr{Iov: &iov[0], Control: (*byte)(unsafe.Pointer(&told))}
 	message.SetIovlen(len(iov))
 	message.SetControllen(int(unsafe.Sizeof(told)))
@@ -67,6 +136,12 @@ func send(fd int, b *[2][]byte) (int, syscall.Errno) {
 	}
 	var iov [2]unix.Iovec
 	vector(&iov, b)
+	return sendList(fd, iov[:])
+}
+
+// sendList is sendmsg(2).
+func sendList(fd int, iov []unix.Iovec) (int, syscall.Errno) {
+	const flags = unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL
 	message := unix.Msghdr{Iov: &iov[0]}
 	message.SetIovlen(len(iov))
 	for {

@@ -27,9 +27,9 @@ func Try(op *reactor.Operation, c *reactor.Completion) (done bool, left int) {
 	var e syscall.Errno
 	switch op.Kind {
 	case reactor.Receive:
-		n, left, e = receive(fd, &op.Buffers)
+		n, left, e = receiveInto(fd, op)
 	case reactor.Send:
-		n, e = send(fd, &op.Buffers)
+		n, e = sendFrom(fd, op)
 	case reactor.Accept:
 		n, c.Address, e = accept(fd)
 		c.Descriptor = reactor.Descriptor(n)
@@ -56,7 +56,7 @@ func Try(op *reactor.Operation, c *reactor.Completion) (done bool, left int) {
 func Check(op *reactor.Operation) syscall.Errno {
 	switch op.Kind {
 	case reactor.Receive, reactor.Send:
-		if len(op.Buffers[0]) == 0 && len(op.Buffers[1]) == 0 {
+		if len(op.Buffers[0]) == 0 && len(op.Buffers[1]) == 0 && op.Size() == 0 {
 			return unix.EINVAL
 		}
 	case reactor.Accept, reactor.Connect, reactor.Watch:
@@ -71,7 +71,14 @@ func Check(op *reactor.Operation) syscall.Errno {
 
 // Asked returns how many bytes one Try of op asks for.
 func Asked(op *reactor.Operation) int {
-	return min(len(op.Buffers[0])+len(op.Buffers[1]), CallBytes)
+	if len(op.More) == 0 {
+		return min(len(op.Buffers[0])+len(op.Buffers[1]), CallBytes)
+	}
+	n := 0
+	for i := 0; i < op.Parts() && n < CallBytes; i++ {
+		n += len(op.Part(i))
+	}
+	return min(n, CallBytes)
 }
 
 // single returns the only buffer with bytes, or nil if both have some.

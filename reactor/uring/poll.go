@@ -275,6 +275,10 @@ func (k *Kernel) transfer(slot int32, r *socket.Record, c *reactor.Completion, b
 		k.operations.Push(slot)
 		return false
 	}
+	if len(r.More) > 0 { // many buffers: the ring waits, and a call of our own moves them
+		k.await(slot, r, readiness(r.Kind))
+		return false
+	}
 	e := k.transferEntry(slot, r, endpoint.Blocked[seat])
 	if e != 0 {
 		*c = reactor.Completion{Ticket: r.Ticket, Descriptor: r.Descriptor, Err: e}
