@@ -43,6 +43,8 @@ const (
 	notifying            // a notification, whose effect is in its report
 	parting              // a segment is quiet, its stream has yet to end
 	tearing              // only the engine's own streams, loops and log are left to end
+	opening              // an engine that does not come to be
+	keeping              // RDMA devices keep something for good
 )
 
 // situations holds what is known where the class alone would mislead.
@@ -72,6 +74,12 @@ var situations = map[situation]map[error]advice{
 	parting: {
 		ErrUnquiesced: {"every request on the segment has ended and no memory is touched on its behalf any more; only its stream has yet to close", "call CloseSegment again, with a context that lasts"},
 	},
+	opening: {
+		ErrUnavailable: {"no engine was opened; no other path was taken in its place", "run `orbitte devices`, which says what is there and what is missing, then correct Config.RDMA or the host"},
+	},
+	keeping: {
+		ErrUnquiesced: {"the RDMA library refused to end what is named, and is not asked again: a device may still reach the memory behind it, which stays mapped and charged", "do not reuse that memory; look at RetainedResources; only the end of the process frees it"},
+	},
 	tearing: {
 		ErrUnquiesced: {"every frame and submission has ended and no memory is touched any more; only the engine's own streams, lanes or log have yet to end", "call Close again, with a context that lasts"},
 	},
@@ -96,6 +104,16 @@ var limitFields = map[string]string{
 	"source queue": "SourceQueue", "peer streams": "PeerSegments", "accepted streams": "PeerSegments",
 	"pending notifications": "Notifications", "pending notification bytes": "NotificationQueue",
 	"one notification": "NotificationBytes", "name look-ups in flight": "Lookups",
+	"RDMA queue pairs": "Endpoints", "RDMA grants": "Grants", "RDMA direct bytes": "DirectBytes", "RDMA staging bytes": "StagingBytes",
+	"RDMA memory regions": "CachedRegions", "RDMA memory region bytes": "CachedBytes",
+}
+
+// limitPath is where a budget's field is, from Config on.
+func limitPath(budget, field string) string {
+	if strings.HasPrefix(budget, "RDMA ") {
+		return "RDMA.Limits." + field
+	}
+	return "Limits." + field
 }
 
 // payloadBudget is the one cap that either side may have set.
@@ -133,7 +151,7 @@ func exhaustionOf(own *budgets.Exhausted) advice {
 		where = ", on whichever side it is smaller"
 	}
 	if own.Asked > own.Limit {
-		return advice{"nothing was posted; it can never fit", "ask for less, or raise Limits." + field + where}
+		return advice{"nothing was posted; it can never fit", "ask for less, or raise " + limitPath(name, field) + where}
 	}
-	return advice{"nothing was posted", "wait for work to end, free what is held, or raise Limits." + field + where}
+	return advice{"nothing was posted", "wait for work to end, free what is held, or raise " + limitPath(name, field) + where}
 }

@@ -70,10 +70,19 @@ func (e *Engine) Close(ctx context.Context) error {
 	}
 	ctx, cancel := withTurns(ctx)
 	defer cancel()
+	if err := e.closeRails(ctx); err != nil {
+		return in(tearing, err)
+	}
 	if err := e.quiet(ctx, "Close", e.endStreams(), func() string { return "streams are being closed" }); err != nil {
 		return in(tearing, err)
 	}
-	return e.endLanes(ctx)
+	if err := e.closeTransport(ctx); err != nil {
+		return in(tearing, err)
+	}
+	if err := e.endLanes(ctx); err != nil {
+		return err
+	}
+	return e.rdma.ended()
 }
 
 // closeTurns is what an engine without work needs to end its streams, loops and log, many times over; each of
@@ -194,8 +203,8 @@ func (e *Engine) stopLanes() {
 	if e.config.Progress != Manual {
 		return
 	}
-	<-e.driver // whoever drives ends its turn, which Stop has cut short; nobody drives from here on
-	for _, r := range e.runners {
+	<-e.driver                    // whoever drives ends its turn, which Stop has cut short; nobody drives from here on
+	for _, r := range e.loops() { // in manual mode none has a thread
 		r.end()
 	}
 }
@@ -216,7 +225,10 @@ func ended(ctx context.Context, done <-chan struct{}, otherwise string) error {
 }
 
 func (r *runner) name() string {
-	if r.lane.Index < 0 {
+	switch {
+	case r.lane.Index == slowLane:
+		return "the cold lane of RDMA"
+	case r.lane.Index < 0:
 		return "the cold lane"
 	}
 	return fmt.Sprintf("lane %d", r.lane.Index)
@@ -241,9 +253,9 @@ func (e *Engine) RetainedResources() []Resource {
 	if n := e.counts.unquiesced.Load(); n > 0 {
 		list = append(list, Resource{"submission", fmt.Sprintf("%d submissions", n), "the call returned ErrUnquiesced and the work has not ended yet"})
 	}
-	e.mu.Lock()
+	e.registering.Lock()
 	retained := e.tracker.Retained()
-	e.mu.Unlock()
+	e.registering.Unlock()
 	for _, r := range retained {
 		list = append(list, Resource{"registration", fmt.Sprintf("region %d, %v", r.ID(), r.Range()), fmt.Sprintf("unregistered, but admitted work holds it %d times", r.Loans())})
 	}
@@ -252,6 +264,7 @@ func (e *Engine) RetainedResources() []Resource {
 			list = append(list, Resource{"descriptor", fmt.Sprintf("%d on %s", n, r.name()), "the system refused to close them"})
 		}
 	}
+	list = append(list, e.rdma.resources()...)
 	if n := e.counts.lookupsLeft.Load(); n > 0 {
 		list = append(list, Resource{"name look-up", fmt.Sprintf("%d look-ups", n), "the caller has gone, the resolver has not returned"})
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/orbitte/orbitte/netproto"
 	"github.com/orbitte/orbitte/reactor"
+	"github.com/orbitte/orbitte/verbs"
 )
 
 // Switch is a setting that has a default.
@@ -106,6 +107,12 @@ type Config struct {
 
 	Limits Limits
 
+	// Verbs is the RDMA library, as verbs/libibverbs.Load returns it, and RDMA says what of it is used. Both or neither: an
+	// engine without them links no C, and refuses requests that name TransportRDMA with ErrUnavailable. With them Open
+	// fails unless at least one device is usable; nothing ever becomes TCP silently (SPEC G-4).
+	Verbs verbs.Calls
+	RDMA  *RDMAConfig
+
 	// RequestTimeout applies to a submission whose context has no deadline; 0: 30 s.
 	RequestTimeout time.Duration
 	// SourceTimeout bounds each served frame, from its acceptance; 0: 5 s, at most 300 s.
@@ -136,7 +143,7 @@ type Config struct {
 	// simulations, and must never have been used before (SPEC G-1).
 	Epoch netproto.Epoch
 	// OpenKernel opens the kernel of each lane, instead of Kernel: the door for simulated kernels. The cold
-	// lane, which manual mode has not, is number -1.
+	// lane, which manual mode has not, is number -1; that for RDMA's slow calls, which every engine with RDMA has, -2.
 	OpenKernel func(lane int) (reactor.Kernel, error)
 }
 
@@ -181,6 +188,9 @@ func (c *Config) complete() error {
 	if err := c.Limits.complete(); err != nil {
 		return err
 	}
+	if err := c.completeRDMA(); err != nil {
+		return err
+	}
 	if c.Lanes > c.Limits.PeerSegments {
 		return invalid("Config.Lanes is %d, but Limits.PeerSegments only %d; each lane needs a stream", c.Lanes, c.Limits.PeerSegments)
 	}
@@ -222,7 +232,7 @@ func (l *Limits) complete() error {
 	return nil
 }
 
-func set[T int | uint64](value *T, standard T) {
+func set[T int | uint64 | time.Duration](value *T, standard T) {
 	if *value == 0 {
 		*value = standard
 	}

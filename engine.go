@@ -10,6 +10,7 @@ import (
 	"github.com/orbitte/orbitte/budgets"
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/lanes/control"
+	"github.com/orbitte/orbitte/lanes/rdma"
 	"github.com/orbitte/orbitte/netproto"
 	"github.com/orbitte/orbitte/reactor"
 	"github.com/orbitte/orbitte/segments"
@@ -39,7 +40,8 @@ type Engine struct {
 	kernel   string // why the kernel is what it is
 
 	runners  []*runner
-	cold     *runner // nil in manual mode, where look-ups are their caller's
+	cold     *runner   // nil in manual mode, where look-ups are their caller's
+	rdma     *rdmaPart // nil without RDMA
 	listener *control.Listener
 
 	admission control.Admission
@@ -48,9 +50,12 @@ type Engine struct {
 	budgets   engineBudgets
 	idle      sync.Pool // of *group
 
-	// mu guards the registrations' writer side, the peers, and closing. No lane takes it.
+	// registering guards the registrations' writer side. It comes before mu, may be held for as long as devices take to
+	// register memory, and no lane takes it.
+	registering sync.Mutex
+	tracker     *segments.Tracker
+	// mu guards the peers, and closing. No lane takes it.
 	mu      sync.Mutex
-	tracker *segments.Tracker
 	peers   map[peerKey]*peer
 	closing closing
 
@@ -73,6 +78,7 @@ type runner struct {
 	lane    *lanes.Lane
 	pool    *control.Pool
 	server  *control.Server
+	rails   *rdma.Rails   // nil without RDMA
 	stopped chan struct{} // closed when the loop has ended
 	err     error         // of Run or Close; read after stopped
 	peers   int           // guarded by Engine.mu
@@ -86,11 +92,13 @@ type engineBudgets struct {
 	notifications, notificationBytes *budgets.Budget
 	lookups                          *budgets.Budget
 	streams, sessions                []*budgets.Budget // per lane
+	rdma                             rdma.Budgets      // nil budgets without RDMA
 	ledger                           budgets.Ledger    // all of them, in the order of Stats
 }
 
-func newBudgets(l *Limits, lanes int) engineBudgets {
+func newBudgets(c *Config, lanes int) engineBudgets {
 	var b engineBudgets
+	l := &c.Limits
 	add := func(name, unit string, limit int64) *budgets.Budget {
 		return b.ledger.Add(budgets.New(name, unit, limit))
 	}
@@ -113,14 +121,20 @@ func newBudgets(l *Limits, lanes int) engineBudgets {
 		b.streams = append(b.streams, add(fmt.Sprintf("peer streams, lane %d", i), "streams", share))
 		b.sessions = append(b.sessions, add(fmt.Sprintf("accepted streams, lane %d", i), "streams", share))
 	}
+	if c.RDMA != nil {
+		b.rdma = newRDMABudgets(add, &c.RDMA.Limits)
+	}
 	return b
 }
 
 // loops lists every loop that was built.
 func (e *Engine) loops() []*runner {
-	list := append(make([]*runner, 0, len(e.runners)+1), e.runners...)
+	list := append(make([]*runner, 0, len(e.runners)+2), e.runners...)
 	if e.cold != nil {
 		list = append(list, e.cold)
+	}
+	if e.rdma != nil {
+		list = append(list, e.rdma.slow)
 	}
 	return list
 }

@@ -9,8 +9,10 @@ import (
 
 	"github.com/orbitte/orbitte/budgets"
 	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/lanes/rdma"
 	"github.com/orbitte/orbitte/netproto"
 	"github.com/orbitte/orbitte/segments"
+	"github.com/orbitte/orbitte/verbs"
 )
 
 // Classes of errors, for errors.Is. Each error of this package is an *Error of one class; its text says
@@ -115,12 +117,19 @@ func (e *Error) Is(target error) bool {
 func classOf(err error) error {
 	var own *Error
 	var fault *lanes.Fault
+	var path *rdma.NoPath
+	var left *rdma.RollbackError
 	switch {
 	case errors.As(err, &own):
 		return own.Class
+	case errors.As(err, &path):
+		return ErrUnavailable
+	case errors.As(err, &left):
+		return ErrUnquiesced
 	case errors.As(err, &fault):
 		return classOfFault(fault)
-	case errors.Is(err, budgets.ErrExhausted), errors.Is(err, segments.ErrRegionLimit), errors.Is(err, segments.ErrLeaseLimit):
+	case errors.Is(err, budgets.ErrExhausted), errors.Is(err, segments.ErrRegionLimit), errors.Is(err, segments.ErrLeaseLimit),
+		errors.Is(err, verbs.ErrMemlock), errors.Is(err, verbs.ErrKeys), errors.Is(err, verbs.ErrCredit):
 		return ErrExhausted
 	case errors.Is(err, segments.ErrConflict):
 		return ErrConflict

@@ -45,7 +45,7 @@ func open(config Config) (*Engine, error) {
 	}
 	e := &Engine{
 		config: config, requester: lanes.NewGate(), peers: map[peerKey]*peer{},
-		budgets: newBudgets(&config.Limits, len(places)), driver: make(chan struct{}, 1),
+		budgets: newBudgets(&config, len(places)), driver: make(chan struct{}, 1),
 		notes: make(chan struct{}, 1), notesEnd: make(chan struct{}), logEnd: make(chan struct{}),
 	}
 	e.policy = e.newPolicy()
@@ -54,16 +54,13 @@ func open(config Config) (*Engine, error) {
 	e.admission = control.Admission{Gate: lanes.NewGate(), Handlers: e.budgets.handlers, Queue: e.budgets.queue}
 	e.idle.New = func() any { return newGroup(e) }
 	if err := e.build(places); err != nil {
-		e.abandon()
-		return nil, err
+		return nil, e.abandon(err)
 	}
 	if err := e.listen(bind); err != nil {
-		e.abandon()
-		return nil, err
+		return nil, e.abandon(err)
 	}
 	if err := e.start(); err != nil {
-		e.unwind()
-		return nil, err
+		return nil, e.unwind(err)
 	}
 	return e, nil
 }
@@ -150,8 +147,8 @@ func (e *Engine) build(places []lanes.Place) error {
 		r.server.Handle(netproto.OperationDescribe, control.NewDescribeService(e.describe))
 		e.runners = append(e.runners, r)
 	}
-	if e.config.Progress == Manual {
-		return nil
+	if err := e.buildRDMA(); err != nil || e.config.Progress == Manual {
+		return err
 	}
 	kernel, _, err := e.openKernel(-1)
 	if err != nil {
@@ -221,11 +218,21 @@ func (e *Engine) listen(bind netip.AddrPort) error {
 	return nil
 }
 
-// abandon undoes a build whose loops never ran.
-func (e *Engine) abandon() {
+// abandon undoes a build whose loops never ran, and says why it came to that.
+func (e *Engine) abandon(why error) error {
+	left := e.rdma.abandon()
 	for _, r := range e.loops() {
 		_ = r.lane.Loop.Close() // nothing was submitted, so nothing can be outstanding; the build's error is told
 	}
+	return leaving(why, left)
+}
+
+// leaving adds to the reason of a failed Open what a device did not give back.
+func leaving(why, left error) error {
+	if left == nil {
+		return why
+	}
+	return &Error{Index: -1, Class: classOf(why), Cause: fmt.Errorf("%w; and something was left behind: %w", why, left), situation: opening}
 }
 
 // start runs the loops, or binds them to no thread in manual mode, begins to accept, and lets the log be
@@ -236,6 +243,9 @@ func (e *Engine) start() error {
 		err = e.bindLoops()
 	} else {
 		err = e.runLoops()
+	}
+	if err == nil {
+		err = e.startRails()
 	}
 	if err == nil {
 		err = e.runners[0].call(context.Background(), e, e.listener.Start)
@@ -252,7 +262,7 @@ func (e *Engine) start() error {
 }
 
 func (e *Engine) bindLoops() error {
-	for _, r := range e.runners {
+	for _, r := range e.loops() {
 		if err := r.lane.Bind(); err != nil {
 			return err
 		}
@@ -279,8 +289,8 @@ func (e *Engine) runLoops() error {
 	return nil
 }
 
-// unwind ends an engine whose start failed. The listener is closed where its lane can still do it.
-func (e *Engine) unwind() {
+// unwind ends an engine whose start failed, and says why it did. The listener is closed where its lane can still do it.
+func (e *Engine) unwind(why error) error {
 	first := e.runners[0]
 	closing := &call{done: make(chan struct{}), do: func() { e.listener.Close(func() {}) }}
 	sealed := first.lane.Post(&closing.letter, closing) != nil
@@ -294,6 +304,7 @@ func (e *Engine) unwind() {
 	if sealed {
 		e.listener.Close(func() {}) // its lane has ended: nobody else uses the kernel
 	}
+	return leaving(why, e.rdma.abandon())
 }
 
 // run is a lane's goroutine. The error is set before the loop delivers its last letters.

@@ -48,7 +48,11 @@ func (r *Registration) Length() uint64 { return r.inner.Length() }
 func (r *Registration) Permission() Permission { return r.inner.Permission() }
 
 // ending is somebody's wait for the end of a registration.
-type ending struct{ done chan struct{} }
+type ending struct {
+	done   chan struct{}
+	native *nativeMemory // what it has on the devices; nil: nothing
+	err    error         // why the devices keep it; read after done
+}
 
 // Register makes a range of a memory object usable by requests and, if permitted, by peers. Errors:
 // ErrInvalid (empty, outside, overlapping another memory object), ErrExhausted, ErrClosed.
@@ -75,25 +79,42 @@ func (e *Engine) register(op string, ranges []Range) ([]*Registration, error) {
 		defer r.Memory.backing.Drop()
 		specs[i] = segments.Spec{Backing: r.Memory.backing, Offset: r.Offset, Length: r.Length, Permission: r.Permission}
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closing.began {
-		return nil, &Error{Op: op, Index: -1, Class: ErrClosed}
-	}
-	inner, err := e.tracker.Register(specs)
+	inner, undone, err := e.publish(specs)
 	if err != nil {
+		e.awaitAll(undone)
 		return nil, registrationError(op, err)
 	}
 	handles := make([]*Registration, len(inner))
 	seen := map[*segments.Registration]*Registration{}
 	for i, r := range inner {
 		if seen[r] == nil { // elements that were coalesced share a handle, as they share a reference
-			e.ended.LoadOrStore(r, &ending{make(chan struct{})})
+			e.ended.LoadOrStore(r, &ending{done: make(chan struct{})})
 			seen[r] = &Registration{engine: e, inner: r}
 		}
 		handles[i] = seen[r]
 	}
 	return handles, nil
+}
+
+// publish makes a batch visible, once the devices have it. A failure says what of the batch is still to be waited for.
+func (e *Engine) publish(specs []segments.Spec) (inner []*segments.Registration, undone []*ending, err error) {
+	e.registering.Lock()
+	defer e.registering.Unlock()
+	e.mu.Lock()
+	began := e.closing.began
+	e.mu.Unlock()
+	if began {
+		return nil, nil, &Error{Index: -1, Class: ErrClosed}
+	}
+	if e.rdma == nil || e.config.RDMA.HostMemory == HostStaged { // what is staged is no device's to reach
+		inner, err = e.tracker.Register(specs)
+		return inner, nil, err
+	}
+	inner, err = e.tracker.RegisterPrepared(specs, func(fresh []*segments.Registration) (failed int, err error) {
+		failed, undone, err = e.rdma.prepare(fresh)
+		return failed, err
+	})
+	return inner, undone, err
 }
 
 func registrationError(op string, err error) error {
@@ -128,6 +149,9 @@ func (e *Engine) Unregister(ctx context.Context, r *Registration) error {
 	if err := e.waitOn(ctx, waiting.done, nil); err != nil {
 		return &Error{Op: "Unregister", Index: -1, Class: ErrUnquiesced, Cause: err}
 	}
+	if waiting.err != nil {
+		return &Error{Op: "Unregister", Index: -1, Class: ErrUnquiesced, Cause: waiting.err, situation: keeping}
+	}
 	r.mu.Lock()
 	r.ending = nil
 	r.mu.Unlock()
@@ -147,9 +171,9 @@ func (r *Registration) giveBack() (*ending, error) {
 	r.used = true
 	e := r.engine
 	waiting, _ := e.ended.Load(r.inner)
-	e.mu.Lock()
+	e.registering.Lock()
 	last, err := e.tracker.Unregister(r.inner.ID())
-	e.mu.Unlock()
+	e.registering.Unlock()
 	if err != nil || !last {
 		return nil, err
 	}
@@ -159,16 +183,19 @@ func (r *Registration) giveBack() (*ending, error) {
 
 // registrationEnded is called once for each registration, on whatever thread ended it.
 func (e *Engine) registrationEnded(r *segments.Registration) {
-	if waiting, ok := e.ended.LoadAndDelete(r); ok {
-		close(waiting.(*ending).done)
+	entry, ok := e.ended.LoadAndDelete(r)
+	if !ok {
+		return
+	}
+	if w := entry.(*ending); w.native != nil {
+		w.native.end(w)
+	} else {
+		close(w.done)
 	}
 }
 
 // describe appends the descriptor as peers see it now: the mirror is one consistent set (SPEC M-4).
 func (e *Engine) describe(dst []byte) ([]byte, error) {
-	d := netproto.Descriptor{
-		Capabilities: e.capabilities(),
-		Regions:      e.tracker.Mirror().Regions(),
-	}
+	d := e.descriptor()
 	return netproto.AppendDescriptor(dst, &d), nil
 }

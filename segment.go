@@ -158,8 +158,7 @@ func (e *Engine) ownSegment() (*Segment, error) {
 }
 
 func (s *Segment) refreshOwn() error {
-	d := netproto.Descriptor{Capabilities: s.engine.capabilities(), Regions: s.engine.tracker.Mirror().Regions()}
-	remote, err := segments.NewRemote(s.endpoint, s.epoch, d)
+	remote, err := segments.NewRemote(s.endpoint, s.epoch, s.engine.descriptor())
 	if err == nil {
 		s.mu.Lock()
 		s.remote = remote
