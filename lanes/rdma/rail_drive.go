@@ -2,12 +2,16 @@ package rdma
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/netproto"
 	"github.com/orbitte/orbitte/reactor"
 	"github.com/orbitte/orbitte/verbs"
 )
+
+// mendDelay is how long broken completion queues wait at least before they are replaced.
+const mendDelay = time.Second
 
 // pollBatch is how many completions one crossing takes at most.
 const pollBatch = 32
@@ -44,10 +48,12 @@ type Rail struct {
 	expected        int           // receives that something waits for, see Expect
 	draining        int           // connections whose flush is awaited
 
-	watch    reactor.Ticket // non-zero exactly while the channel's descriptor is watched
-	dirty    bool           // event-driven: true exactly when the queues are not known to be armed and empty
-	degraded string         // why events are not relied on; empty: they are
-	broken   string         // why the completion queues are not trusted; empty: they are
+	watch    reactor.Ticket  // non-zero exactly while the channel's descriptor is watched
+	dirty    bool            // event-driven: true exactly when the queues are not known to be armed and empty
+	degraded string          // why events are not relied on; empty: they are
+	broken   string          // why the completion queues are not trusted; empty: they are
+	mendAt   reactor.Instant // when the broken queues may be replaced
+	mending  reactor.Timer
 	building int            // builders that use the queues
 	ended    bool           // true exactly when the queues are gone or retained
 	letter   reactor.Letter // says that the device's state changed
@@ -371,6 +377,7 @@ func (r *Rail) sweep() {
 func (r *Rail) breakDown(why string) {
 	if r.broken == "" {
 		r.broken = why
+		r.mendAt = r.rails.lane.Now().After(mendDelay)
 	}
 	r.degrade(why)
 	r.sends.Fence(why)
@@ -379,9 +386,17 @@ func (r *Rail) breakDown(why string) {
 	r.mend()
 }
 
-// mend replaces queues that are not trusted, once nobody uses them (SPEC R-19, progress recovery).
+// Expire looks again whether the queues can be replaced (reactor.TimerHandler).
+func (r *Rail) Expire(*reactor.Timer, reactor.Instant) { r.mend() }
+
+// mend replaces queues that are not trusted, once nobody uses them (SPEC R-19, progress recovery). A device whose queues
+// break again and again is tried once in mendDelay.
 func (r *Rail) mend() {
-	if r.broken == "" || r.ended || len(r.connections) > 0 || r.building > 0 || r.rails.closed != nil || r.rails.fenced {
+	if r.broken == "" || r.ended || len(r.connections) > 0 || r.building > 0 || r.rails.fenced {
+		return
+	}
+	if r.rails.lane.Now() < r.mendAt {
+		r.rails.lane.Arm(&r.mending, r.mendAt, r)
 		return
 	}
 	if r.watch != 0 {

@@ -46,6 +46,7 @@ type siteOptions struct {
 type site struct {
 	rig       *rig
 	name      string
+	host      netip.Addr
 	process   *simkernel.Process
 	native    *simverbs.Process
 	policy    lanes.Policy
@@ -117,7 +118,8 @@ func (r *rig) site(name string, o siteOptions) *site {
 func (r *rig) host(name string, o siteOptions) *site {
 	r.t.Helper()
 	number := byte(len(r.sites) + 1)
-	s := &site{rig: r, name: name, process: r.world.Process(name, netip.AddrFrom4([4]byte{10, 0, 0, number}))}
+	host := netip.AddrFrom4([4]byte{10, 0, 0, number})
+	s := &site{rig: r, name: name, host: host, process: r.world.Process(name, host)}
 	r.processes[name] = s.process
 	s.native = r.fabric.Host(name, o.devices...).Process(name)
 	s.policy = lanes.Policy{Epoch: netproto.Epoch{number, 0xe0}, PayloadBytesMax: 8 << 20, SourceTimeout: 5 * time.Second, IdleTimeout: time.Minute}
@@ -197,7 +199,7 @@ func (s *site) listen() {
 	t := s.rig.t
 	t.Helper()
 	kernel := s.lanes[0].Kernel()
-	descriptor, address, err := kernel.Listen(netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(len(s.rig.sites))}), 0), reactor.SocketOptions{})
+	descriptor, address, err := kernel.Listen(netip.AddrPortFrom(s.host, 0), reactor.SocketOptions{})
 	must(t, err)
 	s.address = address
 	servers := make([]*control.Server, len(s.lanes))
