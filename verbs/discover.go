@@ -112,7 +112,27 @@ func Discover(calls Calls, f Filter, pins Pins) ([]Slot, error) {
 		}
 	}
 	if usable == 0 {
-		return slots, &SelectionError{Device: pins.Device, Why: fmt.Sprintf("none of %d could be opened", len(slots)), Err: slots[0].Err}
+		return slots, &SelectionError{Device: pins.Device, Why: fmt.Sprintf("none of %d could be opened", len(slots)), Err: slotErrors(slots)}
 	}
 	return slots, nil
+}
+
+// slotErrors are the reasons of all slots, each with its device's name (field case F-70).
+type slotErrors []Slot
+
+func (list slotErrors) Error() string {
+	var texts []string
+	for i := range list {
+		texts = append(texts, list[i].Info.Name+": "+list[i].Err.Error())
+	}
+	return strings.Join(texts, "; ")
+}
+
+// Unwrap gives all of them.
+func (list slotErrors) Unwrap() []error {
+	all := make([]error, len(list))
+	for i := range list {
+		all[i] = list[i].Err
+	}
+	return all
 }
