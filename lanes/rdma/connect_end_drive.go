@@ -186,7 +186,6 @@ func (c *Connection) detach() {
 func (c *Connection) destroyed(err error) {
 	if err != nil {
 		c.retain(err)
-		c.rails.settle()
 		return
 	}
 	c.reclaim()
@@ -242,6 +241,7 @@ func (c *Connection) retain(why error) {
 	c.quiet(false)
 	c.tellEnd()
 	r.serveAll(answers)
+	r.settle()
 }
 
 // unlist takes the connection out of those that the rail looks after. Its queues stay as long as its pairs.

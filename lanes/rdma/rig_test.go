@@ -103,8 +103,12 @@ func newRig(t testing.TB, p simverbs.Personality) *rig {
 			return int(d), signal, func() { process.Unsignal(d) }, end, err
 		},
 	})
+	r.beat()
 	return r
 }
+
+// beat lets the clock go in small steps: a lane that polls does not tell the world when its next timer is due.
+func (r *rig) beat() { r.world.Later(500*time.Millisecond, r.beat) }
 
 // site starts a site with its transport, rails and services.
 func (r *rig) site(name string, o siteOptions) *site {
@@ -227,6 +231,22 @@ func (r *rig) until(what string, done func() bool) {
 	}
 }
 
+// untilClosed is until for the end of a site's rails: it says what stands in their way.
+func (r *rig) untilClosed(what string, s *site, done func() bool) {
+	r.t.Helper()
+	if err := r.world.RunUntil(done, r.world.Now().After(patience)); err != nil {
+		for _, l := range s.lanes {
+			for _, rail := range l.rails.rails {
+				r.t.Logf("%s: pending %d, monitor %v, watch %v, broken %q, degraded %q", rail.Device.Name, l.rails.pending, s.transport.monitor.running(), rail.watch, rail.broken, rail.degraded)
+				for _, c := range rail.connections {
+					r.t.Logf("%s is %s with %d users, %d holds, its array %s", c, c.state, c.array.Users(), c.holds.n, c.array.State())
+				}
+			}
+		}
+		r.t.Fatalf("%s: %v", what, err)
+	}
+}
+
 // pass lets time go by.
 func (r *rig) pass(d time.Duration) {
 	r.t.Helper()
@@ -330,7 +350,7 @@ func (s *site) closeRails() {
 			s.rig.on(l.Loop, func() { l.rails.Close(func() { left-- }) })
 		}
 	}
-	s.rig.until("closing the rails of "+s.name, func() bool { return left == 0 })
+	s.rig.untilClosed("closing the rails of "+s.name, s, func() bool { return left == 0 })
 	for _, g := range s.registers {
 		left++
 		g.Retire(func(error) { left-- })
