@@ -18,6 +18,9 @@ type Peer struct {
 	Epoch    netproto.Epoch
 	Paths    []netproto.Path
 	PairsMax int // of netproto.RDMAPaths
+	// SlicesMax and Host are of netproto.RDMAPaths, too; SlicesMax 0: the peer said nothing.
+	SlicesMax int
+	Host      netproto.HostMemoryPolicy
 }
 
 // path returns what the peer published about one of its NICs.
@@ -144,9 +147,11 @@ type Connection struct {
 	left   error     // what it came to
 	ends   []func(error)
 	lost   []verbs.Tag
-	busy   bool // true exactly inside advance
-	forgot bool // true exactly when the source does not know the connection any more
-	listed bool // in rail.connections
+	busy   bool   // true exactly inside advance
+	forgot bool   // true exactly when the source does not know the connection any more
+	listed bool   // in rail.connections
+	lines  []line // what the upper half does on each pair; nil before it did anything
+	well   *well  // at the source: the receives of the upper half; nil before the first
 }
 
 func (c *Connection) String() string {

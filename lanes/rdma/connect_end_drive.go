@@ -374,7 +374,7 @@ func (r *Rails) settle() {
 	}
 	closed := r.closed
 	r.closed = nil
-	closed()
+	r.windUp(closed)
 }
 
 // end takes the rail out of its lane and ends its queues; refusals are in the context's book.

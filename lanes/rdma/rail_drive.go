@@ -57,6 +57,7 @@ type Rail struct {
 	building int            // builders that use the queues
 	ended    bool           // true exactly when the queues are gone or retained
 	letter   reactor.Letter // says that the device's state changed
+	stock    stock          // message slots and windows of the upper half
 }
 
 // Rails is one lane's share of the transport: a Rail for each device, and the connections of the lane. It is made
@@ -76,6 +77,7 @@ type Rails struct {
 	closed    func()                               // non-nil from Close until it is called
 	fenced    bool
 	letter    reactor.Letter // says that another lane repaid places
+	upper     upper          // transfers and grants of the lane
 }
 
 // Rails makes the queues of one lane. On failure nothing is left, except what Retained lists. The first lane gets the

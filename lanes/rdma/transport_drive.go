@@ -24,6 +24,7 @@ type Transport struct {
 	monitor monitor
 	counts  counters
 
+	grants  grantCounts
 	closing errand
 	state   atomic.Uint32 // transportState
 }

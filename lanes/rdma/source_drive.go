@@ -1,0 +1,593 @@
+package rdma
+
+import (
+	"errors"
+	"time"
+
+	"github.com/orbitte/orbitte/budgets"
+	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/lanes/control"
+	"github.com/orbitte/orbitte/netproto"
+	"github.com/orbitte/orbitte/reactor"
+	"github.com/orbitte/orbitte/segments"
+	"github.com/orbitte/orbitte/verbs"
+)
+
+// abandonGrace is how long receipts that are with the device already have to be polled, when the requester gives a
+// parent up; then the pairs of those that are missing go to the error state.
+const abandonGrace = 100 * time.Millisecond
+
+// GrantService is one lane's share of an engine's RDMA source: the grants of its requesters (operations 4 to 7, 65, 66).
+type GrantService struct {
+	rails   *Rails
+	parents []*parent // that hold anything, in order of arrival
+	idle    []*parent // for reuse
+	frames  []*frame  // the same
+}
+
+// Serve makes the lane's server answer everything about RDMA, and returns the lane's source. Once, before the lane
+// starts.
+func (r *Rails) Serve(server *control.Server) *GrantService {
+	s := &GrantService{rails: r}
+	r.upper.source = s
+	for o := netproto.OperationRDMARead; o <= netproto.OperationRDMAWriteSliced; o++ {
+		server.Handle(o, s)
+	}
+	server.Handle(netproto.OperationRDMAConnect, r.ConnectService())
+	server.Handle(netproto.OperationRDMADone, parentService{s, false})
+	server.Handle(netproto.OperationRDMAAbandon, parentService{s, true})
+	server.Handle(netproto.OperationRDMADisconnect, r.DisconnectService())
+	return s
+}
+
+// Parents is how many requests have grants, or keep something until their end is proven.
+func (s *GrantService) Parents() int { return len(s.parents) }
+
+// parent is one request with all its grants.
+type parent struct {
+	source       *GrantService
+	machine      parentMachine
+	request      netproto.GrantRequest
+	write        bool
+	region       uint64
+	offset       uint64 // in the region
+	length       uint64
+	registration *segments.Registration // lent; nil: not
+	registered   *Registered            // lent; nil: not
+	lease        segments.Lease
+	count, bytes budgets.Charge
+	staging      *staging // nil: the range itself is exposed
+	copied       int
+	links        []*link
+	used         int
+	children     []child
+	reserved     int // children that a receive is reserved for
+	provision    provision
+	away         bool // true exactly while the provision is fetched
+	asker        asker
+	ending       *frame // of DONE or ABANDON; nil: neither came
+	timer        reactor.Timer
+	retry        reactor.Timer
+	backoff      lanes.Backoff
+	deadline     reactor.Instant
+	by           reactor.Instant
+	forced       bool // true exactly when grants without a receipt are revoked now
+	busy, again  bool
+	live         bool // true exactly while among the service's parents
+}
+
+// link is one connection of a parent, and who is told about it.
+type link struct {
+	parent *parent
+	index  int
+	hold   Hold
+	c      *Connection
+	dead   bool // true exactly when Lost was told
+	mute   bool // true exactly when Quiet was told
+}
+
+// child is one grant.
+type child struct {
+	terms  grantTerms
+	link   *link
+	pair   int
+	window *verbs.MemoryWindow // nil: none yet, or none any more
+	flying bool                // true exactly while a BIND is with the device
+	told   bool                // true exactly while the rail expects its receipt
+	hunger hunger
+}
+
+func (s *GrantService) take() *parent {
+	if len(s.idle) == 0 {
+		p := &parent{source: s}
+		p.asker.parent = p
+		return p
+	}
+	p := s.idle[len(s.idle)-1]
+	s.idle = s.idle[:len(s.idle)-1]
+	return p
+}
+
+// Serve checks everything that the requester claims and reserves the whole parent, before any authority (SPEC R-9).
+func (s *GrantService) Serve(session *control.Session, r netproto.Request) {
+	p := s.take()
+	if err := netproto.DecodeGrantRequest(&p.request, r, session.Body()); err != nil {
+		s.idle = append(s.idle, p)
+		if status := netproto.StatusOf(err); status != netproto.StatusProtocolError {
+			session.Refuse(status)
+			return
+		}
+		session.Violate(err)
+		return
+	}
+	p.begin(r)
+	if status := p.admit(); status != netproto.StatusSuccess {
+		p.giveBack()
+		s.idle = append(s.idle, p)
+		session.Refuse(status)
+		return
+	}
+	s.parents, p.live = append(s.parents, p), true
+	lane := s.rails.lane
+	p.deadline = lane.Now().After(lane.Policy.SourceTimeout)
+	lane.Arm(&p.timer, p.deadline, p)
+	session.Take(&p.asker)
+	p.asker.session = session
+	p.advance()
+}
+
+func (p *parent) begin(r netproto.Request) {
+	p.machine.begin(len(p.request.Slices))
+	p.write = r.Operation == netproto.OperationRDMAWrite || r.Operation == netproto.OperationRDMAWriteSliced
+	p.region, p.offset, p.length = r.Region, r.Offset, r.Length
+	p.used, p.reserved, p.copied = 0, 0, 0
+	p.forced, p.away, p.by, p.backoff = false, false, 0, lanes.Backoff{}
+	if cap(p.children) < len(p.request.Slices) {
+		p.children = make([]child, len(p.request.Slices))
+	}
+	p.children = p.children[:len(p.request.Slices)]
+	for i := range p.children {
+		p.children[i] = child{}
+	}
+}
+
+// admit checks and reserves. On a refusal the caller gives back what was taken: nothing gave authority.
+func (p *parent) admit() netproto.Status {
+	r := p.source.rails
+	config := &r.transport.config
+	switch {
+	case r.fenced:
+		return netproto.StatusSourceClosed
+	case p.length > r.lane.Policy.PayloadBytesMax || len(p.request.Slices) > config.slicesMax():
+		return netproto.StatusExhausted
+	case p.request.Profile != netproto.ProfileWindow:
+		return netproto.StatusBackendUnavailable
+	case p.source.find(p.request.Requester, p.request.Generation) != nil:
+		return netproto.StatusProtocolError
+	}
+	want := netproto.RemoteRead
+	if p.write {
+		want = netproto.RemoteWrite
+	}
+	registration, err := r.lane.Tracker.Admit(p.region, p.offset, p.length, want)
+	if err != nil {
+		return netproto.StatusOf(err)
+	}
+	p.registration = registration
+	if status := p.name(); status != netproto.StatusSuccess {
+		return status
+	}
+	if config.Host == netproto.HostDirect {
+		g := Of(registration)
+		if g == nil || !g.Lend() {
+			return netproto.StatusBackendUnavailable
+		}
+		p.registered = g
+	}
+	if !p.reserve() || p.charge() != nil {
+		return netproto.StatusExhausted
+	}
+	for _, l := range p.links[:p.used] {
+		if !l.c.Take(&l.hold, l) {
+			return netproto.StatusCacheMiss
+		}
+	}
+	return netproto.StatusSuccess
+}
+
+// name finds the connections that the request names, and holds them against it (SPEC ).
+func (p *parent) name() netproto.Status {
+	r := p.source.rails
+	d := lanes.Read
+	if p.write {
+		d = lanes.Write
+	}
+	for i := range p.request.Connections {
+		named := &p.request.Connections[i]
+		c := r.Find(named.Requester, named.Source)
+		switch {
+		case c == nil:
+			return netproto.StatusCacheMiss
+		case c.OtherEpoch != p.request.Requester || c.Direction != d || p.names(c):
+			return netproto.StatusProtocolError
+		case r.transport.config.Host == netproto.HostStaged && c.holds.n > 0: // one grant, one connection (SPEC R-16)
+			return netproto.StatusProtocolError
+		}
+		if p.used == len(p.links) {
+			p.links = append(p.links, &link{parent: p, index: p.used})
+		}
+		l := p.links[p.used]
+		p.used++
+		l.c, l.dead, l.mute = c, false, false
+	}
+	for i, slice := range p.request.Slices {
+		l := p.links[slice.Connection]
+		if int(slice.Pair) >= l.c.Width() {
+			return netproto.StatusProtocolError
+		}
+		p.children[i].link, p.children[i].pair = l, int(slice.Pair)
+	}
+	return netproto.StatusSuccess
+}
+
+func (p *parent) names(c *Connection) bool {
+	for _, l := range p.links[:p.used] {
+		if l.c == c {
+			return true
+		}
+	}
+	return false
+}
+
+// reserve keeps a receive for each child.
+func (p *parent) reserve() bool {
+	depth := p.source.rails.transport.config.ReceiveDepth
+	for i := range p.children {
+		l := p.children[i].link.c.line(p.children[i].pair)
+		if l.reserved >= depth {
+			return false
+		}
+		l.reserved++
+		p.reserved++
+	}
+	return true
+}
+
+// charge takes the budgets, and the lease of a range that is exposed itself.
+func (p *parent) charge() (err error) {
+	b := &p.source.rails.transport.config.Budgets
+	if p.count, err = b.Grants.Take(1); err != nil {
+		return err
+	}
+	if p.registered == nil {
+		access := verbs.AccessLocalWrite | verbs.AccessWindowBind
+		p.staging, err = newStaging(b.StagingBytes, p.length, access)
+		p.source.rails.transport.grants.staged.Add(1)
+		return err
+	}
+	if p.bytes, err = b.DirectBytes.Take(int64(p.length)); err != nil {
+		return err
+	}
+	p.lease, err = p.registration.Lease(p.offset, p.length, p.access())
+	return err
+}
+
+func (p *parent) access() segments.Access {
+	if p.write {
+		return segments.Exclusive
+	}
+	return segments.Shared
+}
+
+// advance goes on with whatever can go on. It may be called at any time, also from inside itself.
+func (p *parent) advance() {
+	if p.busy {
+		p.again = true
+		return
+	}
+	p.busy = true
+	for p.again = true; p.again; {
+		p.again = false
+		p.step()
+	}
+	p.busy = false
+	if p.live && p.machine.stage == parentIdle {
+		p.live = false
+		p.source.idle = append(p.source.idle, p)
+	}
+}
+
+func (p *parent) step() {
+	m := &p.machine
+	switch m.stage {
+	case parentStocking:
+		p.stock()
+	case parentFilling:
+		if p.touch(segments.Shared) {
+			p.bind()
+		}
+	case parentBinding:
+		if m.all(childBound) {
+			p.publish()
+		}
+	case parentGranted:
+		if !m.complete() {
+			break
+		}
+		m.stage, p.copied = parentCommit, 0
+		p.again = true
+	case parentCommit:
+		if p.staging == nil || !p.write || p.touch(segments.Exclusive) {
+			p.end()
+		}
+	case parentRevoking:
+		p.revoke()
+	}
+}
+
+// stock takes a window for each child, and posts the receives that are reserved (SPEC R-11).
+func (p *parent) stock() {
+	if p.away {
+		return
+	}
+	v := &p.provision
+	v.begin(p.source.rails, p)
+	for i := range p.children {
+		v.add(p.children[i].link.c.rail, 0, 1)
+	}
+	for _, l := range p.links[:p.used] {
+		for pair := range l.c.Width() {
+			n := l.c.line(pair)
+			v.add(l.c.rail, max(0, n.reserved-n.listening), 0)
+		}
+		if p.staging != nil {
+			p.staging.on(l.c.Device)
+		}
+	}
+	v.staging = p.staging
+	if v.missing() {
+		p.away = true
+		v.fetch()
+		return
+	}
+	for i := range p.children {
+		p.children[i].window = p.children[i].link.c.rail.stock.takeWindow()
+	}
+	for _, l := range p.links[:p.used] {
+		for pair := range l.c.Width() {
+			if err := l.c.listen(pair); err != nil {
+				p.fail(netproto.StatusNativeError)
+				return
+			}
+		}
+	}
+	if p.machine.stage != parentStocking { // a receive that failed ended a connection
+		return
+	}
+	if p.staging != nil && !p.write {
+		p.machine.stage, p.again = parentFilling, true
+		return
+	}
+	p.bind()
+}
+
+// provisioned goes on with what the cold loop made.
+func (p *parent) provisioned(err error) {
+	p.away = false
+	if err != nil {
+		status := netproto.StatusNativeError
+		if errors.Is(err, verbs.ErrKeys) {
+			status = netproto.StatusExhausted
+		}
+		p.fail(status)
+	}
+	p.advance()
+}
+
+// touch copies between range and staging under a lease, slice by slice; false while it is not done.
+func (p *parent) touch(a segments.Access) bool {
+	lane := p.source.rails.lane
+	if !p.lease.Held() {
+		lease, err := p.registration.Lease(p.offset, p.length, a)
+		if err != nil {
+			lane.Counts.ConflictRetries.Add(1)
+			lane.Arm(&p.retry, p.backoff.Next(lane.Now(), p.deadline), (*parentRetry)(p))
+			return false
+		}
+		p.lease, p.copied = lease, 0
+	}
+	to, from := p.staging.backing.Bytes(), p.lease.Bytes()
+	if p.write {
+		to, from = from, to
+	}
+	if p.copied = copySlice(to, from, p.copied); uint64(p.copied) < p.length {
+		lane.Arm(&p.retry, lane.Now().After(1), (*parentRetry)(p))
+		return false
+	}
+	p.lease.Return()
+	return true
+}
+
+// parentRetry is the handler of the timer for another look.
+type parentRetry parent
+
+// Expire (reactor.TimerHandler).
+func (x *parentRetry) Expire(*reactor.Timer, reactor.Instant) { (*parent)(x).advance() }
+
+// bind gives every child its window over exactly its range (SPEC R-11).
+func (p *parent) bind() {
+	p.machine.stage = parentBinding
+	for i := range p.children {
+		x := &p.children[i]
+		x.link.c.queue(x.pair, &x.hunger, p, i)
+	}
+	for _, l := range p.links[:p.used] {
+		for pair := range l.c.Width() {
+			if l.c.Open() {
+				l.c.pump(pair)
+			}
+		}
+	}
+}
+
+// base is the address of the request's first byte, and the region that windows are bound in.
+func (p *parent) base(d *Device) (address uint64, region *verbs.MemoryRegion) {
+	if p.staging != nil {
+		return p.staging.backing.Address(), p.staging.region(d)
+	}
+	_, region = p.registered.On(d.NIC)
+	return p.registration.Address() + p.offset, region
+}
+
+// work makes the BIND of one child (eater).
+func (p *parent) work(c *Connection, i int) (verbs.Work, bool) {
+	x, slice := &p.children[i], &p.request.Slices[i]
+	if p.machine.stage != parentBinding || p.machine.phases[i] != childPlanned {
+		return verbs.Work{}, false
+	}
+	address, region := p.base(c.Device)
+	if address += slice.Offset - p.offset; region == nil || !region.Covers(address, slice.Length) {
+		p.fail(netproto.StatusBackendUnavailable)
+		return verbs.Work{}, false
+	}
+	access := verbs.AccessRemoteRead
+	if p.write {
+		access = verbs.AccessRemoteWrite
+	}
+	tag := c.TagSend(p, uint64(i))
+	w, err := x.window.PrepareBind(tag, c.Pair(x.pair), region, address, slice.Length, access)
+	if err != nil { // the memory is being unregistered, or the window has no key left
+		c.Untag(tag)
+		p.fail(netproto.StatusUnknownRegion)
+		return verbs.Work{}, false
+	}
+	x.flying, p.machine.phases[i] = true, childBinding
+	x.terms.address = address
+	return w, true
+}
+
+// spilled (eater).
+func (p *parent) spilled(_ *Connection, i int, w *verbs.Work, _ error) {
+	if w.Window.Phase() == verbs.WindowPrepared {
+		w.Window.Cancel()
+	}
+	p.children[i].flying, p.machine.phases[i] = false, childPlanned
+	p.fail(netproto.StatusNativeError)
+}
+
+// more (eater).
+func (p *parent) more(int) bool { return false }
+
+// Reaped takes the end of a BIND (Owner).
+func (p *parent) Reaped(word uint64, w *verbs.Reaped) {
+	x := &p.children[word]
+	x.flying = false
+	if w.Status == verbs.WorkSuccess {
+		p.machine.phases[word] = childBound
+	} else {
+		p.fail(netproto.StatusNativeError)
+	}
+	if x.link.c.Open() {
+		x.link.c.pump(x.pair)
+	}
+	p.advance()
+}
+
+// publish tells the requester its grants, now that each has its window and its receive.
+func (p *parent) publish() {
+	r := p.source.rails
+	buffer, err := r.lane.Arena.Get(netproto.GrantsSizeMax)
+	if err != nil {
+		p.fail(netproto.StatusExhausted)
+		return
+	}
+	payload := buffer.Bytes(netproto.GrantsSizeMax)[:0]
+	for i := range p.children {
+		x, slice := &p.children[i], &p.request.Slices[i]
+		c := x.link.c
+		x.terms = grantTerms{
+			requester: p.request.Requester, source: r.transport.config.Epoch, requesterEnd: c.Other, sourceEnd: c.Own, direction: operation(c.Direction),
+			parent: p.request.Generation, grant: r.transport.generation(&r.transport.grants.generations), region: p.region, offset: slice.Offset, length: slice.Length,
+			address: x.terms.address, key: uint32(x.window.Publish()), slice: uint16(i), slices: uint16(len(p.children)),
+			requesterNIC: c.OtherNIC, sourceNIC: c.Device.NIC, pair: uint8(x.pair),
+			sourceNumber: uint32(c.Pair(x.pair).Number()), requesterPair: c.OtherPairs[x.pair].Number,
+		}
+		grant := [1]netproto.Grant{{
+			Generation: x.terms.grant, Address: x.terms.address, Length: slice.Length, Key: x.terms.key, Slot: uint32(i), Connection: slice.Connection, Pair: slice.Pair,
+		}}
+		payload = netproto.AppendGrants(payload, grant[:])
+		p.machine.phases[i] = childPublished
+		x.told = true
+		c.rail.Expect(1)
+	}
+	r.transport.grants.granted.Add(uint64(len(p.children)))
+	p.machine.stage = parentAnswering
+	p.asker.buffer = buffer
+	session := p.asker.session
+	session.Send(session.Header(netproto.StatusSuccess, uint64(len(payload))), payload)
+}
+
+// receive takes the receipt of one child: its window is idle again.
+func (p *parent) receive(i int) {
+	x := &p.children[i]
+	x.link.c.rail.stock.putWindow(x.window)
+	x.window = nil
+	p.machine.receive(i)
+	p.unexpect(i)
+	p.source.rails.transport.grants.received.Add(1)
+	p.advance()
+}
+
+// unexpect ends what a child keeps of its pair.
+func (p *parent) unexpect(i int) {
+	x := &p.children[i]
+	if x.told {
+		x.told = false
+		x.link.c.rail.Expect(-1)
+	}
+	x.link.c.line(x.pair).reserved--
+	p.reserved--
+}
+
+// Expire is the source's deadline, or the end of a grace (reactor.TimerHandler).
+func (p *parent) Expire(*reactor.Timer, reactor.Instant) {
+	p.forced = true
+	if !p.machine.given {
+		p.source.rails.lane.Counts.SourceTimeouts.Add(1)
+	}
+	p.fail(netproto.StatusNativeError)
+	p.advance()
+}
+
+// asker is the handler of the frame that asked for the grants (control.Handler).
+type asker struct {
+	parent  *parent
+	session *control.Session // nil: answered, or the stream is gone
+	buffer  lanes.Buffer
+}
+
+// Sent ends the frame.
+func (a *asker) Sent(int) {
+	session := a.session
+	a.session = nil
+	a.parent.source.rails.lane.Arena.Put(&a.buffer)
+	if m := &a.parent.machine; m.stage == parentAnswering {
+		m.stage = parentGranted
+	}
+	a.parent.advance()
+	session.Finish()
+}
+
+// Received does not happen: the body came before.
+func (a *asker) Received(int) {}
+
+// Lost: the requester may never learn what was granted to it.
+func (a *asker) Lost(control.Loss) {
+	a.session = nil
+	if a.buffer.Held() {
+		a.parent.source.rails.lane.Arena.Put(&a.buffer)
+	}
+	a.parent.forced = true
+	a.parent.fail(netproto.StatusNativeError)
+	a.parent.advance()
+}

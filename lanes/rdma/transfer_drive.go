@@ -1,0 +1,634 @@
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/orbitte/orbitte/budgets"
+	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/netproto"
+	"github.com/orbitte/orbitte/reactor"
+	"github.com/orbitte/orbitte/segments"
+	"github.com/orbitte/orbitte/verbs"
+)
+
+const (
+	// roomGrace is how long a transfer asks again for a range that is leased, here or at the source, or for a place in
+	// the source's budgets. Nothing is granted meanwhile.
+	roomGrace = 100 * time.Millisecond
+	// haltGrace is how long a failed transfer waits for its posted work, and for the receipts of the grants that it gives
+	// back, before it takes its pairs to the error state.
+	haltGrace = time.Second
+	// abandonTimeout bounds the exchange that tells the source; it then finds out by its own deadline.
+	abandonTimeout = 5 * time.Second
+	// messageMax bounds one work request if the port does not say.
+	messageMax = 1 << 30
+)
+
+// Transfer is one READ or WRITE at the requester (SPEC ). Its owner fills the exported fields, keeps the local
+// registration borrowed until Done (and for good when the outcome is not drained), and may use it again afterwards. It lives on the lane of the peer's channel from Start to Done and allocates nothing
+// there unless it fails, builds a connection or stages.
+type Transfer struct {
+	Direction lanes.Direction
+	// Local is the local registration, borrowed by the owner and with its devices attached (see Of); LocalOffset is
+	// relative to it.
+	Local       *segments.Registration
+	LocalOffset uint64
+	// Tiers are the ways from each NIC to the local memory (Transport.HostTiers); nil: those of the preferred node.
+	Tiers *Tiers
+	// Region, Offset, Length name the remote range; Epoch is its segment's.
+	Region, Offset, Length uint64
+	Epoch                  netproto.Epoch
+	Deadline               reactor.Instant
+	// Outcome is set before Done is called, on the lane.
+	Outcome lanes.Outcome
+	Done    func(*Transfer)
+
+	machine    transferMachine
+	rails      *Rails
+	peer       *Peer
+	registered *Registered // lent from Start on; nil: not lent
+	legs       []*leg
+	used       int // legs of this run
+	owed       int // claims without an answer
+	closing    int // private connections that have not ended
+	request    netproto.GrantRequest
+	grants     []netproto.Grant
+	hungers    []hunger
+	slots      []int32 // of messages, one for each slice; nil: none taken
+	bytes      budgets.Charge
+	lease      segments.Lease
+	staging    *staging
+	copied     int
+	filled     bool // staged WRITE: true exactly when staging has the payload
+	roomy      bool // true exactly while receives of the peer are reserved
+	next       *Transfer
+	waiting    bool // true exactly while in the list of those that wait for receives
+	provision  provision
+	away       bool // true exactly while the provision is fetched
+	question   question
+	asked      bool // true exactly while the question is under way
+	check      rangeCheck
+	clock      reactor.Timer // deadline, then grace, then cleanup window
+	retry      reactor.Timer
+	backoff    lanes.Backoff
+	roomBy     reactor.Instant // until when refusals for lack of room are answered by asking again; 0: not refused yet
+	by         reactor.Instant // end of the cleanup window; 0: nothing failed
+	retiring   bool            // true exactly when nobody else is to use the connections
+	forced     bool            // true exactly when the grace is over and the pairs were taken to the error state
+	stopping   bool            // true exactly inside advance
+	again      bool
+	pausing    bool // true exactly while the retry timer runs before anything was asked
+
+	encodeGrants, encodeParent func([]byte) []byte
+	grantAnswered, answered    func(*question)
+}
+
+// leg is one pair of NICs of a transfer: its connection and who is told about it.
+type leg struct {
+	transfer *Transfer
+	index    int
+	path     Path
+	claim    Claim
+	local    verbs.LocalKey
+	address  uint64 // of the transfer's first byte, as the device sees it
+	chunk    uint64 // bytes of one work request at most
+	charged  uint64 // bytes of the device's load
+	wire     uint8  // index among the request's connections
+	rail     *Rail
+	dead     bool // true exactly when Lost was told
+	mute     bool // true exactly when Quiet was told
+}
+
+func (l *leg) connection() *Connection { return l.claim.Hold.Connection }
+
+// Start runs the transfer, on the lane of the rails and of the peer's channel. Done follows, perhaps at once.
+func (t *Transfer) Start(r *Rails, p *Peer) {
+	if t.machine.stage != transferIdle {
+		panic("rdma: Start of a transfer that is at " + t.machine.stage.String() + ", want idle")
+	}
+	t.reset(r, p)
+	now := r.lane.Now()
+	switch {
+	case r.fenced:
+		t.conclude(fault(lanes.Closed, "start", ErrClosed))
+		return
+	case t.Length > r.lane.Policy.PayloadBytesMax:
+		t.conclude(fault(lanes.Exhausted, "start", &budgets.Exhausted{Budget: "one payload", Unit: "bytes", Asked: int64(min(t.Length, 1<<62)), Limit: int64(r.lane.Policy.PayloadBytesMax)}))
+		return
+	case t.Deadline <= now:
+		t.conclude(&lanes.Fault{Cause: lanes.Deadline, Stage: "start"})
+		return
+	}
+	if t.Length == 0 {
+		t.machine.stage = transferChecking
+		t.check.start(t)
+		return
+	}
+	if t.Deadline != reactor.Forever {
+		r.lane.Arm(&t.clock, t.Deadline, t)
+	}
+	if g := Of(t.Local); !t.staged() {
+		if g == nil || !g.Lend() {
+			t.conclude(fault(lanes.Unreachable, "start", errUnregistered))
+			return
+		}
+		t.registered = g
+	}
+	t.connect()
+}
+
+var errUnregistered = errors.New("the local memory is not registered with the RDMA devices, or is being unregistered")
+
+// staged is true exactly when this side's memory is served through staging (SPEC R-6).
+func (t *Transfer) staged() bool { return t.rails.transport.config.Host == netproto.HostStaged }
+
+// private is true exactly when the transfer has connections of its own (SPEC R-16).
+func (t *Transfer) private() bool { return t.staged() || t.peer.Host == netproto.HostStaged }
+
+func (t *Transfer) reset(r *Rails, p *Peer) {
+	t.rails, t.peer = r, p
+	t.machine.begin(t.Direction, r.transport.config.Host == netproto.HostStaged)
+	t.used, t.owed, t.closing, t.copied = 0, 0, 0, 0
+	t.slots, t.grants = t.slots[:0], t.grants[:0]
+	t.pausing, t.filled, t.forced, t.retiring, t.asked, t.away, t.roomy = false, false, false, false, false, false, false
+	t.backoff, t.roomBy, t.by = lanes.Backoff{}, 0, 0
+	if t.encodeGrants == nil { // once, so that later runs allocate nothing
+		t.encodeGrants = func(dst []byte) []byte { return netproto.AppendGrantRequest(dst, &t.request) }
+		t.encodeParent = func(dst []byte) []byte {
+			return netproto.AppendParent(dst, netproto.Parent{Requester: t.request.Requester, Generation: t.request.Generation, Slices: uint16(len(t.request.Slices))})
+		}
+		t.grantAnswered, t.answered = t.takeGrants, t.takeReceipt
+	}
+}
+
+// connect cuts the transfer, chooses a path for each slice and claims the connections (SPEC ).
+func (t *Transfer) connect() {
+	r := t.rails
+	t.machine.stage = transferConnecting
+	t.machine.parcels = t.machine.parcels[:0]
+	t.used = 0
+	cut := lanes.Cut(t.Length, r.transport.config.Block, t.limit())
+	for i := range cut.Count {
+		path, err := r.Choose(t.peer.Paths, r.tiersOf(t.Tiers))
+		if err != nil {
+			t.fail(fault(lanes.Unreachable, "path", err))
+			return
+		}
+		l := t.legFor(path)
+		offset, length := cut.At(i)
+		t.machine.parcels = append(t.machine.parcels, parcel{offset: offset, length: length, leg: uint8(l.index)})
+		r.Rail(path.Local).Device.Charge(length)
+		l.charged += length
+	}
+	for len(t.hungers) < cut.Count {
+		t.hungers = append(t.hungers, hunger{})
+	}
+	t.owed = t.used
+	for _, l := range t.legs[:t.used] {
+		if t.machine.fault != nil { // an earlier claim was refused
+			t.owed--
+			continue
+		}
+		l.claim.Peer, l.claim.Path, l.claim.Direction, l.claim.Private = t.peer, l.path, t.Direction, t.private()
+		l.claim.Deadline = t.Deadline
+		r.Claim(&l.claim)
+	}
+	t.advance()
+}
+
+// limit is how many slices there may be: what SPEC R-8 and the peer admit, and what one connection has receives for.
+func (t *Transfer) limit() int {
+	width := Width(t.rails.transport.config.Width, t.peer.PairsMax)
+	return min(lanes.SliceCap(t.Direction, false, t.peer.SlicesMax), width*t.peer.credit())
+}
+
+// credit is how many receives the peer has for one pair, at least.
+func (p *Peer) credit() int {
+	slices, pairs := p.SlicesMax, max(1, p.PairsMax)
+	if slices <= 0 {
+		slices = netproto.SlicesMax
+	}
+	return (slices + pairs - 1) / pairs
+}
+
+func (t *Transfer) legFor(path Path) *leg {
+	for _, l := range t.legs[:t.used] {
+		if l.path.Local == path.Local && l.path.Remote == path.Remote {
+			return l
+		}
+	}
+	if t.used == len(t.legs) {
+		l := &leg{transfer: t, index: t.used}
+		l.claim.User, l.claim.Answered = l, func(*Claim) { t.claimed(l) }
+		t.legs = append(t.legs, l)
+	}
+	l := t.legs[t.used]
+	t.used++
+	l.path, l.charged, l.dead, l.mute, l.rail = path, 0, false, false, t.rails.Rail(path.Local)
+	return l
+}
+
+// claimed takes the answer to one claim.
+func (t *Transfer) claimed(l *leg) {
+	t.owed--
+	if err := l.claim.Err; err != nil {
+		f, ok := err.(*lanes.Fault)
+		if !ok {
+			f = fault(lanes.Unreachable, "RDMA connection", err)
+		}
+		t.fail(f)
+	}
+	t.advance()
+}
+
+// advance goes on with whatever can go on. It may be called at any time, also from inside itself.
+func (t *Transfer) advance() {
+	if t.stopping {
+		t.again = true
+		return
+	}
+	t.stopping = true
+	for t.again = true; t.again; {
+		t.again = false
+		t.step()
+	}
+	t.stopping = false
+}
+
+// step takes one look; whatever changes the stage asks for another one.
+func (t *Transfer) step() {
+	m := &t.machine
+	switch m.stage {
+	case transferConnecting:
+		if t.owed == 0 {
+			t.enter(transferRoom)
+		}
+	case transferRoom:
+		if m.fault == nil && !t.waiting {
+			t.rails.upper.enlist(t)
+		}
+	case transferStocking:
+		t.stock()
+	case transferLeasing:
+		if !t.pausing {
+			t.leaseLocal()
+		}
+	case transferMoving:
+		if m.complete() {
+			t.enter(transferReceipt)
+			t.tell(netproto.OperationRDMADone, t.Deadline.After(haltGrace))
+		}
+	case transferHalting:
+		t.halt()
+	}
+}
+
+func (t *Transfer) enter(s transferStage) {
+	t.machine.stage = s
+	t.again = true
+	if !t.stopping {
+		t.advance()
+	}
+}
+
+// stock takes what the slices need: a message slot each, and staging.
+func (t *Transfer) stock() {
+	if t.away {
+		return
+	}
+	p := &t.provision
+	p.begin(t.rails, t)
+	for i := range t.machine.parcels {
+		p.add(t.legOf(i).connection().rail, 1, 0)
+	}
+	if t.staged() && t.staging == nil {
+		s, err := newStaging(t.rails.transport.config.Budgets.StagingBytes, t.Length, verbs.AccessLocalWrite)
+		if err != nil {
+			t.fail(fault(lanes.Exhausted, "staging", err))
+			return
+		}
+		t.staging = s
+		t.rails.transport.grants.staged.Add(1)
+	}
+	if t.staging != nil {
+		p.staging = t.staging
+		for _, l := range t.legs[:t.used] {
+			t.staging.on(l.connection().Device)
+		}
+	}
+	if p.missing() {
+		t.away = true
+		p.fetch()
+		return
+	}
+	for i := range t.machine.parcels {
+		t.slots = append(t.slots, t.legOf(i).connection().rail.stock.take())
+	}
+	if err := t.locate(); err != nil {
+		t.fail(fault(lanes.Unreachable, "path", err))
+		return
+	}
+	t.enter(transferLeasing)
+}
+
+// provisioned goes on with what the cold loop made.
+func (t *Transfer) provisioned(err error) {
+	t.away = false
+	if err != nil {
+		t.fail(fault(lanes.Exhausted, "registering private memory", err))
+	}
+	t.advance()
+}
+
+func (t *Transfer) legOf(slice int) *leg { return t.legs[t.machine.parcels[slice].leg] }
+
+// locate finds keys and addresses of the local bytes on each device.
+func (t *Transfer) locate() error {
+	for _, l := range t.legs[:t.used] {
+		d := l.connection().Device
+		if l.chunk = uint64(d.Context.Route().MaxMessage); l.chunk == 0 || l.chunk > messageMax {
+			l.chunk = messageMax
+		}
+		if t.staging != nil {
+			l.local, l.address = t.staging.region(d).LocalKey(), t.staging.backing.Address()
+			continue
+		}
+		region, _ := t.registered.On(d.NIC)
+		if region == nil || !region.Covers(t.Local.Address()+t.LocalOffset, t.Length) {
+			return fmt.Errorf("%s: %w", d.Name, errUnregistered)
+		}
+		l.local, l.address = region.LocalKey(), t.Local.Address()+t.LocalOffset
+	}
+	return nil
+}
+
+// leaseLocal takes the local range: for as long as the device may touch it, or to fill the staging of a WRITE. A staged
+// READ leases it when everything is here.
+func (t *Transfer) leaseLocal() {
+	if t.staged() && (t.Direction == lanes.Read || t.filled) {
+		t.ask()
+		return
+	}
+	if !t.lease.Held() {
+		access := segments.Exclusive
+		if t.Direction == lanes.Write {
+			access = segments.Shared
+		}
+		lease, err := t.Local.Lease(t.LocalOffset, t.Length, access)
+		if err != nil {
+			t.room(fault(lanes.Conflicted, "lease", err))
+			return
+		}
+		t.lease, t.copied = lease, 0
+	}
+	if !t.staged() {
+		if !t.bytes.Held() {
+			charge, err := t.rails.transport.config.Budgets.DirectBytes.Take(int64(t.Length))
+			if err != nil {
+				t.fail(fault(lanes.Exhausted, "lease", err))
+				return
+			}
+			t.bytes = charge
+		}
+		t.ask()
+		return
+	}
+	if t.copied = copySlice(t.staging.backing.Bytes(), t.lease.Bytes(), t.copied); uint64(t.copied) < t.Length {
+		t.pause(t.rails.lane.Now().After(1))
+		return
+	}
+	t.lease.Return()
+	t.filled = true
+	t.ask()
+}
+
+// room tries again a little later, or gives up with the fault. Nothing was granted.
+func (t *Transfer) room(f *lanes.Fault) {
+	lane := t.rails.lane
+	if t.roomBy == 0 {
+		t.roomBy = min(lane.Now().After(roomGrace), t.Deadline)
+	}
+	if lane.Now() >= t.roomBy {
+		t.fail(f)
+		return
+	}
+	lane.Counts.ConflictRetries.Add(1)
+	t.pause(t.backoff.Next(lane.Now(), t.roomBy))
+}
+
+// pause goes on with the local range at an instant.
+func (t *Transfer) pause(until reactor.Instant) {
+	t.pausing = true
+	t.rails.lane.Arm(&t.retry, until, (*transferRetry)(t))
+}
+
+// transferRetry is the handler of the timer for another try.
+type transferRetry Transfer
+
+// Expire (reactor.TimerHandler).
+func (x *transferRetry) Expire(*reactor.Timer, reactor.Instant) {
+	t := (*Transfer)(x)
+	if t.machine.stage == transferCommit {
+		t.commit()
+		return
+	}
+	t.pausing = false
+	t.advance()
+}
+
+// ask asks the source for one grant for each slice (SPEC R-9).
+func (t *Transfer) ask() {
+	g := &t.request
+	*g = netproto.GrantRequest{
+		Profile: netproto.ProfileWindow, Requester: t.rails.transport.config.Epoch, Generation: t.rails.transport.generation(&t.rails.transport.grants.parents),
+		Connections: g.Connections[:0], Slices: g.Slices[:0],
+	}
+	for _, l := range t.legs[:t.used] {
+		l.wire = uint8(len(g.Connections))
+		g.Connections = append(g.Connections, netproto.GrantConnection{Requester: l.connection().Own, Source: l.connection().Other})
+	}
+	for i := range t.machine.parcels {
+		p := &t.machine.parcels[i]
+		g.Slices = append(g.Slices, netproto.GrantSlice{Offset: t.Offset + p.offset, Length: p.length, Connection: t.legs[p.leg].wire, Pair: p.pair})
+	}
+	request := netproto.Request{Operation: operation(t.Direction), Epoch: t.Epoch, Region: t.Region, Offset: t.Offset, Length: t.Length}
+	if len(g.Slices) > 1 {
+		request.Operation += netproto.OperationRDMAReadSliced - netproto.OperationRDMARead
+	}
+	t.rails.transport.grants.asked.Add(uint64(len(g.Slices)))
+	t.machine.stage, t.asked = transferGranting, true
+	t.question.ask(t.peer.Channel, request, "RDMA grant", len(g.Slices)*netproto.GrantSize, t.Deadline.After(haltGrace), t.encodeGrants, t.grantAnswered)
+}
+
+// takeGrants takes the source's answer.
+func (t *Transfer) takeGrants(q *question) {
+	t.asked = false
+	defer t.advance()
+	if q.Err == nil {
+		grants, err := netproto.DecodeGrants(t.grants[:0], &t.request, q.Payload())
+		t.grants = grants
+		if err != nil {
+			t.machine.authority = true
+			t.fail(fault(lanes.Violated, "RDMA grant", err))
+			t.force(true)
+			return
+		}
+		t.machine.granted(grants)
+		t.bury()
+		if t.machine.fault == nil {
+			t.machine.stage = transferMoving
+			t.feed()
+		}
+		return
+	}
+	f, ok := q.Err.(*lanes.Fault)
+	switch {
+	case ok && f.Cause == lanes.Refused:
+		t.refused(f)
+	case q.Begun: // granted or not, and nobody here knows the keys
+		t.machine.authority = true
+		t.fail(f)
+		t.force(true)
+	default:
+		t.fail(f)
+	}
+}
+
+// refused goes on after the source's word that it granted nothing.
+func (t *Transfer) refused(f *lanes.Fault) {
+	switch {
+	case t.machine.fault != nil: // it was failing before
+	case f.Status == netproto.StatusCacheMiss && t.machine.missed():
+		t.rails.transport.grants.misses.Add(1)
+		t.giveBack()
+		t.retiring = true // nobody else is to find them; those who use them go on
+		for _, l := range t.legs[:t.used] {
+			t.part(l)
+		}
+		t.retiring, t.roomy = false, false
+		t.rails.upper.serve()
+		t.connect()
+	case f.Status == netproto.StatusExhausted:
+		t.rails.transport.grants.retries.Add(1)
+		t.machine.stage = transferLeasing
+		if t.lease.Held() {
+			t.lease.Return() // whoever has the range at the source may wait for it here
+		}
+		t.room(f)
+	default:
+		t.fail(f)
+	}
+}
+
+func ignoreEnd(error) {}
+
+// feed queues every slice that has something to post, and posts what fits.
+func (t *Transfer) feed() {
+	for i := range t.machine.parcels {
+		if c := t.legOf(i).connection(); c != nil && c.Open() && t.machine.next(i) != workNone {
+			c.queue(int(t.machine.parcels[i].pair), &t.hungers[i], t, i)
+		}
+	}
+	for i := range t.machine.parcels {
+		if c := t.legOf(i).connection(); c != nil && c.Open() {
+			c.pump(int(t.machine.parcels[i].pair))
+		}
+	}
+}
+
+// halt ends a failed transfer's work: what is posted ends by itself, grants that are left are ended by their bindings,
+// and after the grace the pairs go to the error state.
+func (t *Transfer) halt() {
+	if t.asked || t.owed > 0 || t.away {
+		return
+	}
+	if !t.machine.resting() {
+		if t.forced {
+			t.force(false)
+		} else {
+			t.feed()
+		}
+		if !t.machine.resting() {
+			return
+		}
+	}
+	if t.machine.authority && !t.machine.received {
+		t.machine.stage = transferAbandoning
+		t.rails.transport.grants.abandoned.Add(1)
+		t.tell(netproto.OperationRDMAAbandon, min(t.by, t.rails.lane.Now().After(abandonTimeout)))
+		return
+	}
+	t.settle()
+}
+
+// tell tells the source that all grants are done with, or given up.
+func (t *Transfer) tell(o netproto.Operation, by reactor.Instant) {
+	t.asked = true
+	stage := "RDMA receipt"
+	if o == netproto.OperationRDMAAbandon {
+		stage = "RDMA abandon"
+	}
+	t.question.ask(t.peer.Channel, netproto.Request{Operation: o, Epoch: t.Epoch}, stage, 0, by, t.encodeParent, t.answered)
+}
+
+// takeReceipt takes the source's word about the whole.
+func (t *Transfer) takeReceipt(q *question) {
+	t.asked = false
+	m := &t.machine
+	f, _ := q.Err.(*lanes.Fault)
+	switch {
+	case m.stage == transferAbandoning:
+		if q.Err != nil { // what the source keeps for it is not known
+			t.force(true)
+		}
+		t.settle()
+	case q.Err == nil:
+		m.received, m.authority, m.fault = true, false, nil // a cancellation that comes with the receipt is late
+		t.finish()
+	case f.Cause == lanes.Refused: // the source has ended them
+		m.authority = false
+		t.retiring = true // its end of the connections may be gone
+		t.fail(f)
+		t.advance()
+	default:
+		t.fail(f)
+		t.advance()
+	}
+}
+
+// finish goes on after the source's receipt.
+func (t *Transfer) finish() {
+	if t.staged() && t.Direction == lanes.Read {
+		t.machine.stage, t.copied = transferCommit, 0
+		t.commit()
+		return
+	}
+	t.settle()
+}
+
+// commit puts a complete staged READ into the local range, slice by slice under one lease (SPEC T-1).
+func (t *Transfer) commit() {
+	lane := t.rails.lane
+	if !t.lease.Held() {
+		lease, err := t.Local.Lease(t.LocalOffset, t.Length, segments.Exclusive)
+		if err != nil {
+			if lane.Now() >= t.Deadline {
+				t.machine.fail(fault(lanes.Deadline, "commit", err))
+				t.settle()
+				return
+			}
+			lane.Counts.ConflictRetries.Add(1)
+			lane.Arm(&t.retry, t.backoff.Next(lane.Now(), t.Deadline), (*transferRetry)(t))
+			return
+		}
+		t.lease, t.copied = lease, 0
+	}
+	if t.copied = copySlice(t.lease.Bytes(), t.staging.backing.Bytes(), t.copied); uint64(t.copied) < t.Length {
+		lane.Arm(&t.retry, lane.Now().After(1), (*transferRetry)(t))
+		return
+	}
+	t.machine.committed = true
+	t.settle()
+}

@@ -1,0 +1,434 @@
+package rdma
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/orbitte/orbitte/budgets"
+	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/netproto"
+	"github.com/orbitte/orbitte/reactor"
+	"github.com/orbitte/orbitte/segments"
+	"github.com/orbitte/orbitte/verbs"
+)
+
+// Cancel ends the transfer early; Done follows, possibly at once. A commit under way goes on: it is bounded, and would
+// otherwise leave the range half changed (SPEC T-1).
+func (t *Transfer) Cancel() {
+	switch t.machine.stage {
+	case transferIdle, transferHalting, transferAbandoning, transferParting:
+	case transferChecking:
+		t.check.exchange.Cancel()
+	case transferCommit:
+		if !t.lease.Held() {
+			t.machine.fail(fault(lanes.Cancelled, "commit", segments.ErrConflict))
+			t.settle()
+		}
+	default:
+		t.fail(&lanes.Fault{Cause: lanes.Cancelled})
+	}
+}
+
+// Expire is the deadline, and later the end of the grace (reactor.TimerHandler).
+func (t *Transfer) Expire(*reactor.Timer, reactor.Instant) {
+	switch t.machine.stage {
+	case transferCommit, transferAbandoning, transferParting: // they have bounds of their own
+	case transferHalting:
+		t.forced = true
+		if t.asked {
+			t.question.cancel()
+		}
+		t.advance()
+	default:
+		t.fail(&lanes.Fault{Cause: lanes.Deadline})
+	}
+}
+
+// fail begins the end: nothing new is posted. The first reason stays.
+func (t *Transfer) fail(f *lanes.Fault) {
+	m := &t.machine
+	m.fail(f)
+	if m.stage >= transferHalting {
+		return
+	}
+	m.stage = transferHalting
+	lane := t.rails.lane
+	t.by = lane.Now().After(CleanupWindow)
+	lane.Arm(&t.clock, lane.Now().After(haltGrace), t)
+	lane.Disarm(&t.retry)
+	t.rails.upper.delist(t)
+	for _, l := range t.legs[:t.used] {
+		l.claim.Cancel() // nothing, if it was answered
+	}
+	if t.asked && !t.question.Begun {
+		t.question.cancel()
+	}
+	t.advance()
+}
+
+// force takes the connections of unfinished slices to their end, or all of them when nobody knows what was granted. They
+// share one cleanup window (SPEC ).
+func (t *Transfer) force(all bool) {
+	for i, l := range t.legs[:t.used] {
+		c := l.connection()
+		if c == nil || l.dead || !all && !t.unfinished(i) {
+			continue
+		}
+		var why error = errGivenUp
+		if t.machine.fault != nil {
+			why = t.machine.fault
+		}
+		c.Fail(why, t.by)
+	}
+}
+
+var errGivenUp = errors.New("a transfer was given up")
+
+// unfinished is true exactly when a slice on the leg may still do something.
+func (t *Transfer) unfinished(leg int) bool {
+	for i := range t.machine.parcels {
+		p := &t.machine.parcels[i]
+		if int(p.leg) == leg && (p.phase == parcelGranted || p.phase == parcelMoved) {
+			return true
+		}
+	}
+	return false
+}
+
+// Lost (User).
+func (l *leg) Lost(_ *Connection, err error) {
+	t := l.transfer
+	l.dead = true
+	for i := range t.machine.parcels {
+		if int(t.machine.parcels[i].leg) == l.index {
+			t.hungers[i].leave()
+		}
+	}
+	some := t.machine.lost(l.index)
+	switch s := t.machine.stage; {
+	case s < transferMoving:
+		t.fail(faultOf("", err))
+	case s == transferMoving && some:
+		t.fail(faultOf("", err))
+	}
+	t.advance()
+}
+
+// Quiet (User).
+func (l *leg) Quiet(c *Connection, proven bool) {
+	t := l.transfer
+	l.mute = true
+	t.machine.quiet(l.index, proven)
+	t.part(l)
+	t.advance()
+}
+
+// bury gives up slices that were granted on connections that had failed before.
+func (t *Transfer) bury() {
+	for i, l := range t.legs[:t.used] {
+		if l.dead {
+			t.machine.lost(i)
+		}
+		if l.mute {
+			t.machine.quiet(i, true) // nothing was posted for them
+		}
+	}
+}
+
+// part gives a leg's connection back; a private one ends, and the transfer waits for that (SPEC R-16).
+func (t *Transfer) part(l *leg) {
+	c := l.connection()
+	if c == nil {
+		return
+	}
+	if t.roomy {
+		for i := range t.machine.parcels {
+			if p := &t.machine.parcels[i]; int(p.leg) == l.index {
+				c.line(int(p.pair)).asked--
+			}
+		}
+	}
+	switch {
+	case t.private():
+		t.closing++
+		c.Close(func(error) { t.parted() })
+	case t.retiring:
+		c.Close(ignoreEnd)
+	}
+	l.claim.Hold.Release()
+}
+
+// parted is told the end of a private connection, both sides included.
+func (t *Transfer) parted() {
+	t.closing--
+	if t.machine.stage == transferParting && t.closing == 0 {
+		t.report()
+	}
+}
+
+// giveBack returns all that the transfer holds but its connections. Proof: every work request has completed, or its
+// connection was drained; what has no such proof is kept for good (SPEC G-9).
+func (t *Transfer) giveBack() {
+	kept := t.machine.kept()
+	for i, slot := range t.slots {
+		if p := &t.machine.parcels[i]; p.phase != parcelKept {
+			t.legs[p.leg].rail.stock.put(slot)
+		}
+	}
+	t.slots = t.slots[:0]
+	for _, l := range t.legs[:t.used] {
+		l.rail.Device.Discharge(l.charged)
+		l.charged = 0
+	}
+	if kept {
+		t.retain()
+		return
+	}
+	if t.lease.Held() {
+		t.lease.Return()
+	}
+	if t.bytes.Held() {
+		t.bytes.Repay()
+	}
+	if t.staging != nil {
+		t.staging.end(t.rails)
+		t.staging, t.filled = nil, false
+	}
+}
+
+// remains is what an unproven transfer keeps.
+type remains struct {
+	lease      segments.Lease
+	bytes      budgets.Charge
+	registered *Registered
+	staging    *staging
+}
+
+func (t *Transfer) retain() {
+	r := &remains{lease: t.lease, registered: t.registered, staging: t.staging}
+	if t.bytes.Held() {
+		r.bytes = t.bytes.Move()
+	}
+	t.lease, t.registered, t.staging = segments.Lease{}, nil, nil
+	t.rails.transport.keep(&Residue{
+		Object: fmt.Sprintf("%v of %d bytes at %#x", t.Direction, t.Length, t.Local.Address()+t.LocalOffset), Bytes: t.Length, Reason: t.machine.fault, owner: r,
+	})
+}
+
+// settle ends the transfer: no work of it is with a device, or that is not proven for good.
+func (t *Transfer) settle() {
+	lane := t.rails.lane
+	lane.Disarm(&t.clock)
+	lane.Disarm(&t.retry)
+	t.machine.stage = transferParting
+	t.giveBack()
+	t.closing++ // the last end is told after the loop
+	for _, l := range t.legs[:t.used] {
+		t.part(l)
+	}
+	t.roomy = false
+	t.rails.upper.serve()
+	t.parted()
+}
+
+// conclude ends a transfer that has begun nothing.
+func (t *Transfer) conclude(f *lanes.Fault) {
+	if f != nil {
+		t.machine.fail(f)
+	}
+	t.report()
+}
+
+// report is the end.
+func (t *Transfer) report() {
+	if t.registered != nil {
+		t.registered.Return() // proof: giveBack, which takes it away when there is none
+		t.registered = nil
+	}
+	counts := &t.rails.lane.Counts
+	t.Outcome = t.machine.outcome(t.Length)
+	switch {
+	case t.Outcome.Err != nil:
+		counts.TransfersFailed.Add(1)
+	case t.Direction == lanes.Read:
+		counts.ReadsDone.Add(1)
+		counts.BytesRead.Add(t.Length)
+	default:
+		counts.WritesDone.Add(1)
+		counts.BytesWritten.Add(t.Length)
+	}
+	t.machine.stage = transferIdle
+	t.Done(t)
+}
+
+// work (eater).
+func (t *Transfer) work(c *Connection, slice int) (verbs.Work, bool) {
+	m := &t.machine
+	p, l := &m.parcels[slice], t.legOf(slice)
+	what := m.next(slice)
+	if what == workNone {
+		return verbs.Work{}, false
+	}
+	w := verbs.Work{SendWork: verbs.SendWork{ID: c.TagSend(t, uint64(what)<<16|uint64(slice)), RemoteKey: verbs.RemoteKey(p.grant.Key)}}
+	if what == workBinding {
+		k := &l.rail.stock
+		t.bind(c, slice, k.bytes(t.slots[slice]))
+		w.Operation, w.Flags, w.Length = verbs.SendWithInvalidate, verbs.Fence|verbs.Solicited, netproto.BindingSize
+		w.Address, w.LocalKey = k.place(t.slots[slice])
+		m.posted(slice, what, 0)
+		if m.stage == transferHalting {
+			t.rails.transport.grants.surrendered.Add(1)
+		}
+		return w, true
+	}
+	n := min(p.length-p.posted, l.chunk)
+	w.Operation, w.Length, w.LocalKey = verbs.Read, uint32(n), l.local
+	if t.Direction == lanes.Write {
+		w.Operation = verbs.Write
+	}
+	w.Address, w.Remote = l.address+p.offset+p.posted, p.grant.Address+p.posted
+	m.posted(slice, what, n)
+	return w, true
+}
+
+// bind writes the binding of a slice (SPEC ).
+func (t *Transfer) bind(c *Connection, slice int, dst []byte) {
+	p := &t.machine.parcels[slice]
+	netproto.PutBinding(dst, &netproto.Binding{
+		Profile: netproto.ProfileWindow, Direction: operation(t.Direction), Requester: t.request.Requester, Source: t.Epoch,
+		RequesterEnd: c.Own, SourceEnd: c.Other, Parent: t.request.Generation, Grant: p.grant.Generation,
+		Region: t.Region, Offset: t.Offset + p.offset, Length: p.length, Address: p.grant.Address, Key: p.grant.Key,
+		Slice: uint16(slice), Slices: uint16(len(t.machine.parcels)), RequesterNIC: c.Device.NIC, SourceNIC: c.OtherNIC, Pair: p.pair,
+		SourcePair: c.OtherPairs[p.pair].Number, RequesterPair: uint32(c.Pair(int(p.pair)).Number()),
+	})
+}
+
+// spilled (eater).
+func (t *Transfer) spilled(_ *Connection, slice int, w *verbs.Work, err error) {
+	what := workPayload
+	if w.Operation == verbs.SendWithInvalidate {
+		what = workBinding
+	}
+	t.machine.spilled(slice, what, uint64(w.Length))
+	t.fail(faultOf("", err))
+}
+
+// more (eater).
+func (t *Transfer) more(slice int) bool { return t.machine.next(slice) != workNone }
+
+// Reaped (Owner).
+func (t *Transfer) Reaped(word uint64, w *verbs.Reaped) {
+	slice, what := int(word&0xffff), parcelWork(word>>16)
+	ok := w.Status == verbs.WorkSuccess
+	t.machine.reaped(slice, what, ok)
+	c := t.legOf(slice).connection()
+	if !ok {
+		t.fail(faultOf("", &WorkError{Connection: c.String(), Status: w.Status, Vendor: w.Vendor}))
+	}
+	pair := int(t.machine.parcels[slice].pair)
+	if c != nil && c.Open() {
+		if t.machine.next(slice) != workNone {
+			c.queue(pair, &t.hungers[slice], t, slice)
+		}
+		c.pump(pair)
+	}
+	t.advance()
+}
+
+// takeRoom reserves receives of the peer for all slices, or none.
+func (t *Transfer) takeRoom() bool {
+	credit := t.peer.credit()
+	for i := range t.machine.parcels {
+		p := &t.machine.parcels[i]
+		c := t.legOf(i).connection()
+		best := c.NextPair()
+		for pair := range c.Width() {
+			if c.line(pair).asked < c.line(best).asked {
+				best = pair
+			}
+		}
+		p.pair = uint8(best)
+		if c.line(best).asked >= credit {
+			for j := range i {
+				q := &t.machine.parcels[j]
+				t.legOf(j).connection().line(int(q.pair)).asked--
+			}
+			return false
+		}
+		c.line(best).asked++
+	}
+	t.roomy = true
+	return true
+}
+
+// enlist puts a transfer behind those that wait for receives, and serves who can be.
+func (u *upper) enlist(t *Transfer) {
+	t.waiting, t.next = true, nil
+	if u.last == nil {
+		u.first = t
+	} else {
+		u.last.next = t
+	}
+	u.last = t
+	u.serve()
+}
+
+func (u *upper) delist(t *Transfer) {
+	if !t.waiting {
+		return
+	}
+	t.waiting = false
+	var before *Transfer
+	for at := u.first; at != t; at = at.next {
+		before = at
+	}
+	if before == nil {
+		u.first = t.next
+	} else {
+		before.next = t.next
+	}
+	if u.last == t {
+		u.last = before
+	}
+}
+
+// serve gives receives to those who wait, in order on each connection: one that waits for one connection does not hold
+// up the others.
+func (u *upper) serve() {
+	if u.serving {
+		u.again = true
+		return
+	}
+	u.serving = true
+	for u.again = true; u.again; {
+		u.again = false
+		u.sweeps++
+		for t := u.first; t != nil; t = t.next {
+			if t.barred(u.sweeps) || !t.takeRoom() {
+				t.bar(u.sweeps)
+				continue
+			}
+			u.delist(t)
+			u.again = true
+			t.enter(transferStocking)
+			break
+		}
+	}
+	u.serving = false
+}
+
+// barred is true exactly when somebody before it waits for one of its connections.
+func (t *Transfer) barred(sweep uint64) bool {
+	for _, l := range t.legs[:t.used] {
+		if l.connection().line(0).blocked == sweep {
+			return true
+		}
+	}
+	return false
+}
+
+func (t *Transfer) bar(sweep uint64) {
+	for _, l := range t.legs[:t.used] {
+		l.connection().line(0).blocked = sweep
+	}
+}
