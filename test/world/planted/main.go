@@ -49,7 +49,7 @@ func named(plants []*Plant, name string) (*Plant, error) {
 			return p, nil
 		}
 	}
-	return nil, fmt.Errorf("no plant is called %q; planted list shows their names", name)
+	return nil, fmt.Errorf("no plant is called %q; go run ./test/world/planted list shows their names", name)
 }
 
 // build builds one by its name.
