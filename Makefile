@@ -13,10 +13,11 @@ PERFARGS ?=
 PLANT    ?=
 PLANTJOBS ?= 2
 FLEETARGS ?=
-# How long make soak runs, the seed of its plan (empty: a new one), and its other flags.
+# How long make soak runs, and its other flags.
 MINUTES  ?= 10
-SEED     ?=
 SOAKARGS ?=
+# Of make soak: the seed of its plan (empty: a new one). Of make sim: the one seed to show (empty: many).
+SEED     ?=
 BIN      := bin
 
 # Version stamping fails in a checkout that belongs to another user; nothing here needs it.
@@ -53,7 +54,7 @@ soak: ## real processes, random faults, race detector (needs gcc): MINUTES=10 SE
 
 sim: ## 10,000 seeds of the simulated world (SEEDS=n); SEED=n shows one (TURNS=k), SCRIPT=file a script; SHRINK=1 makes it short; BUG=name plants a mistake
 	@$(if $(BUG),$(GO) run ./test/world/planted build $(BUG) $(BIN)/sim-$(BUG),$(GO) build -o $(BIN)/sim ./test/world/sim)
-	@$(BIN)/sim$(BUG:%=-%) $(if $(SHRINK),-shrink $(BIN)/$(if $(SCRIPT),short,SEED-$(SEED)).script) $(if $(SCRIPT),-script $(SCRIPT)) $(if $(SEED),-seed $(SEED)) $(if $(TURNS),-turns $(TURNS)) $(if $(SEEDS),-seeds $(SEEDS))
+	@$(BIN)/sim$(if $(BUG),-$(BUG) -bug $(BUG)) $(if $(SHRINK),-shrink $(BIN)/$(if $(SCRIPT),short,SEED-$(SEED)).script) $(if $(SCRIPT),-script $(SCRIPT)) $(if $(SEED),-seed $(SEED)) $(if $(TURNS),-turns $(TURNS)) $(if $(SEEDS),-seeds $(SEEDS))
 
 planted: ## plant each known mistake into a copy of the engine; the simulated world must find it; PLANT=name tries one, go run ./test/world/planted list shows them
 	PLANT=$(PLANT) $(GO) test -tags planted -count=1 -v -timeout 20m -parallel $(PLANTJOBS) ./test/world/planted

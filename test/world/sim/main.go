@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -15,9 +16,11 @@ type settings struct {
 	seeds, first, seed uint64
 	turns, jobs        int
 	script, shrink     string
+	bug                string
 	print, child       bool
 	patience           time.Duration
 	failures           int
+	given              map[string]bool // which flags the command line has
 }
 
 func main() {
@@ -33,8 +36,35 @@ func main() {
 	flag.BoolVar(&s.child, "child", false, "serve seeds from standard input")
 	flag.DurationVar(&s.patience, "patience", 60*time.Second, "how long a seed may take by the real clock")
 	flag.IntVar(&s.failures, "failures", 10, "stop after so many failures")
+	flag.StringVar(&s.bug, "bug", "", "what was planted into this program; the commands that replay name it")
 	flag.Parse()
+	s.given = map[string]bool{}
+	flag.Visit(func(f *flag.Flag) { s.given[f.Name] = true })
+	if err := s.check(flag.Args()); err != nil {
+		fmt.Fprintln(os.Stderr, "sim:", err)
+		os.Exit(2)
+	}
 	os.Exit(s.run())
+}
+
+// check refuses what would silently do something else than was asked.
+func (s *settings) check(rest []string) error {
+	one, named := s.given["seed"], s.script != ""
+	switch {
+	case len(rest) > 0:
+		return fmt.Errorf("%q is no flag; there are no arguments beside flags", rest[0])
+	case named && (one || s.given["turns"] || s.given["seeds"]):
+		return errors.New("a script has its own seed and turns: SCRIPT goes without SEED, SEEDS and TURNS")
+	case one && s.given["seeds"]:
+		return errors.New("SEED shows one run, SEEDS=n runs many: name one of them (-first begins at another seed)")
+	case s.shrink != "" && !one && !named:
+		return errors.New("SHRINK needs the failing SEED=n or SCRIPT=file")
+	case s.print && !one:
+		return errors.New("-print needs -seed")
+	case s.seeds == 0 || s.turns < 1:
+		return fmt.Errorf("%d seeds of %d turns: at least one of each", s.seeds, s.turns)
+	}
+	return nil
 }
 
 func (s *settings) run() int {
@@ -52,19 +82,27 @@ func (s *settings) run() int {
 			fmt.Fprintf(os.Stderr, "%s: %v\n", s.script, err)
 			return 2
 		}
-		return s.one(script, "make sim SCRIPT="+s.script)
+		return s.one(script, s.replay("SCRIPT="+s.script))
 	case s.print:
 		fmt.Print(world.Generate(s.seed, s.turns))
 		return 0
-	case s.seed != 0:
-		return s.one(world.Generate(s.seed, s.turns), replay(s.seed, s.turns))
+	case s.given["seed"]:
+		return s.one(world.Generate(s.seed, s.turns), s.replaySeed(s.seed))
 	}
 	return s.many()
 }
 
-// replay is the command that gives a seed's history again.
-func replay(seed uint64, turns int) string {
-	return fmt.Sprintf("make sim SEED=%d TURNS=%d", seed, turns)
+// replay is the command that runs the same again, with the same plant.
+func (s *settings) replay(what string) string {
+	if s.bug != "" {
+		what = "BUG=" + s.bug + " " + what
+	}
+	return "make sim " + what
+}
+
+// replaySeed is the command that gives a seed's history again.
+func (s *settings) replaySeed(seed uint64) string {
+	return s.replay(fmt.Sprintf("SEED=%d TURNS=%d", seed, s.turns))
 }
 
 // one shows a script's run, or makes the script short.

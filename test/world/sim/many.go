@@ -98,7 +98,7 @@ func (t *tally) add(a answer) {
 	}
 	if a.Violation != nil {
 		t.failures = append(t.failures, a)
-		fmt.Printf("FAILED SEED=%d TURNS=%d %v\nreplay: %s\n", a.Seed, t.settings.turns, a.Violation, replay(a.Seed, t.settings.turns))
+		fmt.Printf("FAILED SEED=%d TURNS=%d %v\nreplay: %s\n", a.Seed, t.settings.turns, a.Violation, t.settings.replaySeed(a.Seed))
 	}
 	if now := time.Now(); now.Sub(t.lastShown) > progressEvery {
 		t.lastShown = now
@@ -122,6 +122,12 @@ func (t *tally) report() {
 				fmt.Printf("%9d  %s\n", t.counts[k], k)
 			}
 		}
+	}
+	for _, a := range t.failures { // again, since the table has pushed them away
+		fmt.Printf("FAILED %s: %s\n", t.settings.replaySeed(a.Seed), first(a.Violation))
+	}
+	if len(t.failures) >= t.settings.failures {
+		fmt.Printf("stopped after %d failures, before the end of the %d seeds\n", len(t.failures), t.settings.seeds)
 	}
 	fmt.Printf("%d seeds, %d turns, %d requests, %d failures; %.0f seeds/s, %v\n",
 		t.done, t.turns, t.requests, len(t.failures), t.rate(), time.Since(t.start).Round(time.Second))

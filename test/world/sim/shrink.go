@@ -37,7 +37,7 @@ func (s *settings) cut(script faults.Script, command string) int {
 		fmt.Fprintln(os.Stderr, "sim:", err)
 		return 2
 	}
-	fmt.Printf("written after %d runs; replay: make sim SCRIPT=%s\n", r.Runs, s.shrink)
+	fmt.Printf("%s written after %d runs; replay: %s\n", s.shrink, r.Runs, s.replay("SCRIPT="+s.shrink))
 	return 1
 }
 
