@@ -32,8 +32,17 @@ func main() {
 		}
 		o.seed = n
 	}
-	if *peers <= steady || *peers > peersMax || *workers < 1 || *workers > workersMax || *minutes <= 0 || *pace <= 0 {
-		usage("a flag is out of its range")
+	switch {
+	case flag.NArg() > 0:
+		usage(fmt.Sprintf("%q is no flag; there are no arguments beside flags", flag.Arg(0)))
+	case *minutes <= 0:
+		usage(fmt.Sprintf("-minutes %g: more than 0", *minutes))
+	case *peers <= steady || *peers > peersMax:
+		usage(fmt.Sprintf("-peers %d: %d to %d", *peers, steady+1, peersMax))
+	case *workers < 1 || *workers > workersMax:
+		usage(fmt.Sprintf("-workers %d: 1 to %d", *workers, workersMax))
+	case *pace <= 0:
+		usage(fmt.Sprintf("-pace %v: more than 0", *pace))
 	}
 	if *show {
 		fmt.Print(planText(plan(o.seed, o.length, o.peers, o.pace)))

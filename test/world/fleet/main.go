@@ -132,7 +132,10 @@ func whole(seed uint64, n, requests int) (cell, error) {
 	return c, nil
 }
 
-// announce replaces the progress line.
+// announce replaces the progress line, where somebody can see it being replaced.
 func announce(format string, a ...any) {
+	if info, err := os.Stderr.Stat(); err != nil || info.Mode()&os.ModeCharDevice == 0 {
+		return
+	}
 	fmt.Fprintf(os.Stderr, "\r\x1b[K"+format, a...)
 }
