@@ -74,7 +74,7 @@ func (e *RollbackError) Unwrap() []error { return []error{e.Err, e.Why} }
 
 // Register registers memory on every usable device, paused ones included: all or nothing. A remote view gets a second
 // region on each, the parent of windows; no key of a parent is ever exported. A view that is registered already is
-// shared: each Register is paired with one Retire. The errors: *budgets.Exhausted, what Config.Explain makes of the
+// shared: each Register is paired with one Retire. The errors: *budgets.Exhausted, the
 // library's, *RollbackError. One goroutine at a time; slow.
 func (t *Transport) Register(address, length uint64, remote bool) (*Registered, error) {
 	v := view{address, length, remote}
@@ -139,9 +139,6 @@ func (g *Registered) register(c *copies) (err error) {
 	domain := c.device.Domain
 	if c.local.region, err = domain.Register(g.view.address, g.view.length, verbs.AccessLocalWrite); err == nil && g.view.remote {
 		c.parent.region, err = domain.Register(g.view.address, g.view.length, verbs.AccessLocalWrite|verbs.AccessWindowBind)
-	}
-	if explain := g.cache.transport.config.Explain; err != nil && explain != nil {
-		err = explain(err, g.view.length)
 	}
 	return err
 }

@@ -81,8 +81,6 @@ type Config struct {
 	Cold Cold
 	// Sysfs is /sys, for the places of devices; nil: what the library says about NUMA nodes is used.
 	Sysfs fs.FS
-	// Explain words a failed registration of bytes (verbs.ExplainRegister with this process's limits); nil: as it is.
-	Explain func(err error, bytes uint64) error
 	// Changed is called after the state or address of a path changed, on lane 0: a descriptor made before is old. May
 	// be nil.
 	Changed func()

@@ -108,9 +108,10 @@ func (c *Connection) finish() {
 	c.advance()
 }
 
-// advance takes the end as far as it goes now.
+// advance takes the end as far as it goes now. While completions are handed out it waits for the last of them: their
+// pairs count as flushed from the moment they were taken.
 func (c *Connection) advance() {
-	if c.busy {
+	if c.busy || c.rail.dispatching {
 		return
 	}
 	c.busy = true

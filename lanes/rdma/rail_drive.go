@@ -47,6 +47,7 @@ type Rail struct {
 	sending         int           // sends with the device
 	expected        int           // receives that something waits for, see Expect
 	draining        int           // connections whose flush is awaited
+	dispatching     bool          // true exactly while completions that were taken are handed out
 
 	watch    reactor.Ticket  // non-zero exactly while the channel's descriptor is watched
 	dirty    bool            // event-driven: true exactly when the queues are not known to be armed and empty
@@ -260,16 +261,18 @@ func (r *Rail) Collect(budget int, _ reactor.Instant) int {
 	done := 0
 	for done < budget {
 		reaped, taken, err := r.poller.Poll(r.out)
+		r.dispatching = true
 		for i := range reaped {
 			r.dispatch(&r.out[i])
 		}
+		r.dispatching = false
 		done += taken
 		if err != nil {
 			r.breakDown("polling failed: " + err.Error())
 			break
 		}
-		if reaped < taken {
-			r.sweep() // barriers, or completions that fenced a pair
+		if reaped < taken || taken > 0 && r.draining > 0 {
+			r.sweep() // barriers, completions that fenced a pair, or the last of a flush
 		}
 		if taken == pollBatch {
 			continue
@@ -347,7 +350,6 @@ func (r *Rail) dispatch(c *verbs.Reaped) {
 	if status != verbs.WorkSuccess {
 		was.connection.Fail(&WorkError{Connection: was.connection.String(), Status: status, Vendor: vendor}, 0)
 	}
-	was.connection.advance()
 }
 
 // WorkError says that a device ended work without success: the pair takes no more, and its connection ends.

@@ -81,15 +81,23 @@ func seedOf(t testing.TB) uint64 {
 	return seed
 }
 
-func newRig(t testing.TB, p simverbs.Personality) *rig {
+func newRig(t testing.TB, p simverbs.Personality) *rig { return newRigWith(t, p, true) }
+
+// newRigWith makes a rig. A fabric that is not prompt goes on only in calls and when the clock is looked at; it then
+// allocates nothing.
+func newRigWith(t testing.TB, p simverbs.Personality, prompt bool) *rig {
 	t.Helper()
 	seed := seedOf(t)
 	w := simkernel.NewWorld(seed, simkernel.WorldOptions{})
 	r := &rig{t: t, world: w, processes: map[string]*simkernel.Process{}}
+	later := w.Later
+	if !prompt {
+		later = nil
+	}
 	r.fabric = simverbs.NewFabric(seed, simverbs.Options{
 		Personality: p,
 		Now:         func() time.Duration { return time.Duration(w.Now()) },
-		Later:       w.Later,
+		Later:       later,
 		Sleep:       w.Advance,
 		Violation:   func(err error) { t.Error(err) },
 		Signal: func(p *simverbs.Process) (int, func(), func(), func(), error) {
