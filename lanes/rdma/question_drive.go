@@ -15,7 +15,8 @@ var (
 )
 
 // question is one control exchange with a source: a request with the body behind it, its reply, and the reply's payload.
-// It holds the channel's stream for that time only. It is part of its owner and can be asked again once answered has returned.
+// It holds the channel's stream for that time only. It is part of its owner and can be asked again from inside answered on,
+// once the payload was taken.
 //
 //	idle ──ask──▶ queued ──▶ sent ──▶ reply ──▶ payload ──▶ answered
 type question struct {
@@ -127,8 +128,13 @@ func (q *question) end(f *lanes.Fault) {
 	if f != nil {
 		q.Err = f
 	}
+	old := q.buffer // the owner may ask again inside answered, with a buffer of its own
 	q.answered(q)
-	if q.buffer.Held() {
-		q.channel.Lane().Arena.Put(&q.buffer)
+	if !old.Held() {
+		return
 	}
+	if q.buffer == old {
+		q.buffer = lanes.Buffer{}
+	}
+	q.channel.Lane().Arena.Put(&old)
 }

@@ -1,0 +1,185 @@
+package rdma
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/netproto"
+	"github.com/orbitte/orbitte/verbs"
+	"github.com/orbitte/orbitte/verbs/simverbs"
+)
+
+// trial is one transfer among others, with what its ranges held before.
+type trial struct {
+	*attempt
+	local, remote *memory
+}
+
+// trials makes READs and WRITEs of several slices, each with ranges of its own.
+func (e *ends) trials(n int, size uint64) []*trial {
+	e.t.Helper()
+	var all []*trial
+	for i := range n {
+		d := lanes.Read
+		if i%2 == 1 {
+			d = lanes.Write
+		}
+		x := &trial{local: e.from.memory(size, netproto.LocalOnly, 2), remote: e.to.memory(size, netproto.ReadWrite, 1)}
+		x.attempt = e.transfer(d, x.local, x.remote, 0)
+		x.Deadline = e.world.Now().After(4 * time.Second)
+		all = append(all, x)
+	}
+	return all
+}
+
+func (e *ends) startAll(all []*trial) {
+	e.t.Helper()
+	e.on(e.from.lanes[0].Loop, func() {
+		for _, x := range all {
+			e.begin(x.attempt)
+		}
+	})
+}
+
+func (e *ends) waitAll(all []*trial) {
+	e.t.Helper()
+	e.until("the end of all transfers", func() bool {
+		for _, x := range all {
+			if x.done == 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// judge holds what became of a transfer against what its ranges hold.
+func (x *trial) judge(t testing.TB) {
+	t.Helper()
+	o := x.Outcome
+	changed, right := !x.local.holds(2), x.local.holds(1)
+	effect := o.Local
+	if x.Direction == lanes.Write {
+		changed, right, effect = !x.remote.holds(1), x.remote.holds(2), o.Remote
+	}
+	switch {
+	case x.done != 1:
+		t.Errorf("Done was called %d times", x.done)
+	case o.Err == nil && (!right || effect != lanes.EffectComplete || o.Bytes != x.Length || !o.Drained):
+		t.Errorf("%v succeeded: %+v, and the bytes are right: %v", x.Direction, o, right)
+	case o.Err != nil && effect == lanes.EffectComplete:
+		t.Errorf("%v failed: %+v", x.Direction, o)
+	case o.Err != nil && effect == lanes.EffectNone && changed:
+		t.Errorf("%v failed without an effect, and changed bytes: %v", x.Direction, o.Err)
+	}
+}
+
+// settleAll closes everything. What is left is listed and charged; what is not listed is gone and repaid.
+func (e *ends) settleAll() (retained bool) {
+	t := e.t
+	t.Helper()
+	e.idle()
+	e.guards()
+	e.retire()
+	for _, n := range []*engine{e.from, e.to} {
+		var ending []*Registered
+		for _, g := range n.registers {
+			if g.Uses() == 0 || len(n.transport.Residues()) == 0 { // a residue keeps its registration for good
+				ending = append(ending, g)
+			}
+		}
+		n.registers = ending
+	}
+	e.rig.close()
+	for _, n := range []*engine{e.from, e.to} {
+		listed := len(n.transport.Retained()) > 0 || len(n.transport.Residues()) > 0
+		retained = retained || listed
+		live := n.native.Live()
+		if !live.Empty() && !listed {
+			t.Errorf("%s: nothing is listed as retained, and %+v are left", n.name, live)
+		}
+		residues := len(n.transport.Residues())
+		for _, owed := range n.ledger.Owed() {
+			transfers := owed.Name == "grants" || owed.Name == "direct bytes" || owed.Name == "staging bytes"
+			if !listed || transfers && residues == 0 {
+				t.Errorf("%s: not repaid: %+v (retained %v, residues %+v)", n.name, owed, n.transport.Retained(), n.transport.Residues())
+			}
+		}
+		for _, m := range n.memories {
+			if residues == 0 && (m.Loans() != 0 || Of(m.Registration).Uses() != 0 || !m.backing.Quiet()) {
+				t.Errorf("%s: %d loans, %d uses, leases free: %v, and no residue is listed", n.name, m.Loans(), Of(m.Registration).Uses(), m.backing.Quiet())
+			}
+		}
+	}
+	e.endLoops()
+	return retained
+}
+
+// ordeal runs transfers while something fails, then more of them.
+func ordeal(t *testing.T, p simverbs.Personality, mode Progress, o endsOptions, plan ...simverbs.Fault) {
+	t.Helper()
+	t.Run(fmt.Sprint(p, " ", mode, " ", plan), func(t *testing.T) {
+		o.from.config.Progress, o.to.config.Progress = mode, mode
+		e := newEnds(t, p, o)
+		all := append(e.trials(4, 320<<10), e.trials(2, 320<<10)...)
+		e.fabric.Plan(plan...)
+		e.startAll(all[:4])
+		e.waitAll(all[:4])
+		for _, x := range all[4:] {
+			x.Deadline = e.world.Now().After(4 * time.Second)
+		}
+		e.startAll(all[4:])
+		e.waitAll(all)
+		for _, x := range all {
+			x.judge(t)
+		}
+		if e.settleAll() || plan[0].Count < 0 || plan[0].Kind == simverbs.DropPair {
+			return
+		}
+		for _, x := range all[4:] { // what failed once is drained and built anew
+			if x.Outcome.Err != nil {
+				t.Errorf("after a single failure that left nothing, a %v failed: %v", x.Direction, x.Outcome.Err)
+			}
+		}
+	})
+}
+
+// Whatever native call fails while transfers run, their outcomes tell what became of the bytes, and nothing is lost.
+//
+// proves, U-1
+func TestTransfersSurviveTheFailureOfEachNativeCall(t *testing.T) {
+	calls := []simverbs.Call{
+		simverbs.CallQueueEvent, simverbs.CallArm, simverbs.CallPoll, simverbs.CallCreatePair, simverbs.CallModifyPair, simverbs.CallDestroyPair, simverbs.CallRegister,
+		simverbs.CallDeregister, simverbs.CallAllocateWindow, simverbs.CallFreeWindow, simverbs.CallPostSend, simverbs.CallPostReceive,
+	}
+	for i, call := range calls {
+		for _, process := range []string{"a", "b"} {
+			for j, index := range []int{0, 1, 2, 5, 9} {
+				for k, count := range []int{1, -1} {
+					p, mode := simverbs.Personality((i+j)%2), Progress((j+k)%2)
+					ordeal(t, p, mode, endsOptions{}, simverbs.Fault{Kind: simverbs.FailCall, Process: process, Call: call, Index: index, Count: count})
+				}
+			}
+		}
+	}
+}
+
+// proves
+func TestTransfersSurviveEachFailureOfPostsAndCompletions(t *testing.T) {
+	kinds := []simverbs.Fault{
+		{Kind: simverbs.BadWork}, {Kind: simverbs.BadWork, Element: 1}, {Kind: simverbs.UnknownBadWork, Element: 1}, {Kind: simverbs.BadWork, Call: simverbs.CallPostReceive},
+		{Kind: simverbs.UnknownBadWork, Call: simverbs.CallPostReceive}, {Kind: simverbs.FailWork}, {Kind: simverbs.FailWork, Status: verbs.WorkRemoteAccess},
+		{Kind: simverbs.LoseCompletion}, {Kind: simverbs.LateCompletion, By: time.Millisecond}, {Kind: simverbs.LateCompletion, By: 20 * time.Second}, {Kind: simverbs.DoubleCompletion},
+		{Kind: simverbs.ForeignID}, {Kind: simverbs.ForeignPair}, {Kind: simverbs.FullQueue}, {Kind: simverbs.LosePacket}, {Kind: simverbs.DropPair},
+	}
+	for i, fault := range kinds {
+		for _, process := range []string{"a", "b"} {
+			for j, index := range []int{0, 1, 2, 3, 5, 8, 13, 21} {
+				fault.Process, fault.Index = process, index
+				ordeal(t, simverbs.Personality((i+j)%2), Progress(j/2%2), endsOptions{}, fault)
+			}
+		}
+	}
+}
