@@ -6,6 +6,7 @@ import (
 	"github.com/orbitte/orbitte/budgets"
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/lanes/local"
+	"github.com/orbitte/orbitte/lanes/rdma"
 	"github.com/orbitte/orbitte/reactor"
 )
 
@@ -29,6 +30,8 @@ type group struct {
 	bytes     budgets.Charge
 	pair      transferPair
 	copy      local.Transfer
+	rdma      *rdma.Transfer // nil before the first request over RDMA
+	ways      []rdma.Path    // of the last request over RDMA
 	start     reactor.Letter
 	cancelled atomic.Bool
 	where     atomic.Pointer[runner] // whose lane owns the group; only that lane changes it; nil before the start
@@ -94,6 +97,9 @@ func (g *group) resolve(requests []Request) (total uint64, err error) {
 		t := &g.tasks[i]
 		t.resolved, t.outcome = r, lanes.Outcome{Drained: true}
 		t.state.Store(uint32(TaskQueued))
+		if r.transport == TransportRDMA && g.rdma == nil {
+			g.rdma = &rdma.Transfer{Done: func(x *rdma.Transfer) { g.rdmaEnded(x) }}
+		}
 		total += r.size // one payload is at most 64 MiB, so this cannot overflow
 	}
 	return total, nil
@@ -158,7 +164,25 @@ func (g *group) Receive(*reactor.Letter, reactor.Instant) {
 		c.Start(g.where.Load().lane)
 		return
 	}
+	if t.transport == TransportRDMA {
+		g.startRDMA(t)
+		return
+	}
 	g.pair.start(t, g.deadline)
+}
+
+// startRDMA runs the task at hand over RDMA.
+func (g *group) startRDMA(t *task) {
+	x := g.rdma
+	x.Direction, x.Local, x.LocalOffset = t.direction, t.local, t.localOffset
+	x.Region, x.Offset, x.Length = t.region, t.offset, t.size
+	x.Epoch, x.Deadline = t.segment.epoch, g.deadline
+	x.Start(t.segment.peer.runner.rails, t.segment.peer.rdma)
+}
+
+func (g *group) rdmaEnded(x *rdma.Transfer) {
+	g.ways = x.Ways(g.ways[:0])
+	g.taskEnded(x.Outcome)
 }
 
 // taskEnded copies the outcome out, gives the task's loans back and goes on.
@@ -191,7 +215,7 @@ func (g *group) fail() {
 	g.finish()
 }
 
-// forward goes on with the next task: at once when the same lane's TCP plane carries it, by letter
+// forward goes on with the next task: at once when the same lane carries it to a peer, by letter
 // otherwise, so that neither another lane's state is touched nor a run of local copies keeps the lane.
 func (g *group) forward() {
 	here, to := g.where.Load(), g.tasks[g.next].runner(g.engine)
@@ -256,6 +280,9 @@ func (c *groupCancel) Receive(*reactor.Letter, reactor.Instant) {
 	if c.group.where.Load() == c.owner {
 		c.group.pair.at().Cancel()
 		c.group.copy.Cancel()
+		if c.group.rdma != nil {
+			c.group.rdma.Cancel()
+		}
 	}
 }
 
@@ -302,6 +329,8 @@ func (g *group) path(t *task) string {
 	switch {
 	case t.segment.peer == nil:
 		return "local copy"
+	case t.transport == TransportRDMA:
+		return g.engine.rdma.way(t.segment, g.ways)
 	case g.engine.policy.Direct:
 		return "tcp direct"
 	}

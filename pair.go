@@ -49,7 +49,7 @@ func fill(x *tcp.Transfer, t *task, deadline reactor.Instant) {
 	x.Epoch, x.Deadline = t.segment.epoch, deadline
 }
 
-// follow posts the next task behind the one at hand, if it goes to the same peer and cannot tell that the
+// follow posts the next task behind the one at hand, if it goes to the same peer over TCP and cannot tell that the
 // one at hand has not ended. A WRITE never follows a READ: what it sends may be what the READ brings. Nor
 // does a task follow another where the addresses of one's local and the other's remote range meet: engines
 // of one process may share the memory object (SPEC M-9), and then the one reads, or leases, what the other
@@ -61,7 +61,7 @@ func (p *transferPair) follow() {
 		return
 	}
 	now, then := &g.tasks[g.next], &g.tasks[g.next+1]
-	if then.segment.peer != now.segment.peer || now.direction == lanes.Read && then.direction == lanes.Write || entangled(now, then) {
+	if then.transport != TransportTCP || then.segment.peer != now.segment.peer || now.direction == lanes.Read && then.direction == lanes.Write || entangled(now, then) {
 		return
 	}
 	x := &p.transfer[1-p.turn]

@@ -75,7 +75,7 @@ func (e *Engine) buildRDMA() error {
 		if r.rails, err = p.transport.Rails(r.lane); err != nil {
 			return unusable(err)
 		}
-		r.serveRDMA()
+		r.rails.Serve(r.server)
 	}
 	return nil
 }
@@ -240,18 +240,22 @@ func (p *rdmaPart) resources() []Resource {
 		return nil
 	}
 	list := p.memory.kept()
+	for _, r := range p.transport.Residues() {
+		list = append(list, Resource{"RDMA work", r.Object, "the device is not proven to be done with it: " + textOf(r.Reason)})
+	}
 	for _, r := range p.transport.Retained() {
 		list = append(list, Resource{"RDMA object", r.Object, r.Reason.Error()})
 	}
 	return list
 }
 
-// serveRDMA installs the services of one lane.
-func (r *runner) serveRDMA() {
-	r.server.Handle(netproto.OperationRDMAConnect, r.rails.ConnectService())
-	r.server.Handle(netproto.OperationRDMADisconnect, r.rails.DisconnectService())
-}
-
 func filter(c *RDMAConfig) verbs.Filter {
 	return verbs.Filter{Whitelist: c.Whitelist, Blacklist: c.Blacklist}
+}
+
+func textOf(err error) string {
+	if err == nil {
+		return "no reason is known"
+	}
+	return err.Error()
 }

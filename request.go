@@ -25,8 +25,11 @@ const (
 	// TransportTCP: host memory over the peer's control stream; a copy in this process when the segment is
 	// the engine's own.
 	TransportTCP Transport = iota
-	// TransportRDMA and TransportHPTCP are refused with ErrUnavailable by an engine without them.
+	// TransportRDMA: host memory over RDMA devices of both sides (Config.RDMA); a copy in this process when the segment
+	// is the engine's own. Refused with ErrUnavailable, which names what is missing, by an engine without RDMA, for a
+	// peer that publishes none, and while no device of both sides reaches the other.
 	TransportRDMA
+	// TransportHPTCP is refused with ErrUnavailable.
 	TransportHPTCP
 )
 
@@ -48,7 +51,7 @@ type Effect = lanes.Effect
 const (
 	EffectNone     = lanes.EffectNone     // not one byte was changed
 	EffectComplete = lanes.EffectComplete // every byte is in place
-	EffectPartial  = lanes.EffectPartial  // some bytes may have been changed (Direct placement)
+	EffectPartial  = lanes.EffectPartial  // some bytes may have been changed (Direct placement, RDMA with HostDirect)
 	EffectUnknown  = lanes.EffectUnknown  // changed or not, and this side cannot tell
 )
 
@@ -73,7 +76,8 @@ type Report struct {
 	// LocallyDrained is true exactly when nothing can touch the caller's memory any more on behalf of the
 	// submission (SPEC G-8, G-9).
 	LocallyDrained bool
-	// Path is what carried the payload: "tcp", "tcp direct" or "local copy"; empty when nothing ran.
+	// Path is what carried the payload of the last request that ran: "tcp", "tcp direct", "local copy", or for RDMA how
+	// both sides' memory was used and by which devices, as Segment.Path says before; empty when nothing ran.
 	Path string
 	// Notification is the fate of SubmitAndNotify's notification, apart from the data's (SPEC N-3).
 	Notification NotificationReport
@@ -111,6 +115,7 @@ func (s TaskState) Terminal() bool { return s >= TaskSucceeded }
 // resolved is a request with everything that it needs borrowed.
 type resolved struct {
 	direction    lanes.Direction
+	transport    Transport
 	segment      *Segment
 	local        *segments.Registration // borrowed until the task has ended
 	localOffset  uint64
@@ -129,10 +134,11 @@ func (e *Engine) resolveRequest(r *Request) (resolved, error) {
 		return resolved{}, &Error{Class: ErrInvalid, Cause: errSegment}
 	case r.Segment.gate.Fenced(): // whatever the request asks for
 		return resolved{}, &Error{Class: ErrClosed, Cause: errSegment}
-	case r.Transport != TransportTCP:
-		return resolved{}, &Error{Class: ErrUnavailable, Cause: fmt.Errorf("%w: %v", errTransport, r.Transport)}
-	case !r.Segment.view().Descriptor().Capabilities.Has(netproto.CapabilityTCP):
-		return resolved{}, &Error{Class: ErrUnavailable, Cause: errNoTCP}
+	}
+	if err := e.preflight(r); err != nil {
+		return resolved{}, err
+	}
+	switch {
 	case r.Segment.Local() && overlap(r.Local, r.Remote, r.Length):
 		return resolved{}, &Error{Class: ErrInvalid, Cause: errOverlap} // it would wait for its own lease
 	case r.Length > r.Segment.TransferBytesMax():
@@ -162,9 +168,23 @@ func (e *Engine) resolveRequest(r *Request) (resolved, error) {
 		return resolved{}, &Error{Class: ErrClosed, Cause: errSegment}
 	}
 	return resolved{
-		direction: r.Operation, segment: r.Segment, local: local, localOffset: r.Local - local.Address(),
+		direction: r.Operation, transport: r.Transport, segment: r.Segment, local: local, localOffset: r.Local - local.Address(),
 		region: region.ID, offset: offset, size: r.Length, remote: r.Remote,
 	}, nil
+}
+
+// preflight refuses a transport that cannot carry the request now; none becomes another (SPEC G-4).
+func (e *Engine) preflight(r *Request) error {
+	switch r.Transport {
+	case TransportTCP:
+		if !r.Segment.view().Descriptor().Capabilities.Has(netproto.CapabilityTCP) {
+			return &Error{Class: ErrUnavailable, Cause: errNoTCP}
+		}
+		return nil
+	case TransportRDMA:
+		return e.preflightRDMA(r.Segment)
+	}
+	return &Error{Class: ErrUnavailable, Cause: fmt.Errorf("%w: %v", errTransport, r.Transport)}
 }
 
 // overlap is true exactly when two ranges of one address space share a byte.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/lanes/control"
+	"github.com/orbitte/orbitte/lanes/rdma"
 	"github.com/orbitte/orbitte/netproto"
 	"github.com/orbitte/orbitte/reactor"
 	"github.com/orbitte/orbitte/segments"
@@ -53,6 +54,7 @@ type peer struct {
 	runner  *runner
 	refs    int // guarded by Engine.mu
 	channel *control.Channel
+	rdma    *rdma.Peer // the lane's; nil until the peer is known to publish RDMA paths
 }
 
 // Endpoint of the peer, as it was given to OpenSegment.
@@ -188,10 +190,12 @@ func (e *Engine) peerSegment(ctx context.Context, endpoint string, epoch Epoch) 
 	case actual == e.policy.Epoch: // this engine under another name
 		e.dismiss(p)
 		s.peer = nil
+		return s, nil
 	case actual != epoch: // learned: the channel was the question's own
 		e.dismiss(p)
 		s.peer = e.borrowPeer(peerKey{endpoint, actual}, addresses)
 	}
+	e.learnPaths(s.peer, actual, descriptor.RDMA)
 	return s, nil
 }
 
@@ -251,9 +255,15 @@ type channelClose struct {
 	done   chan struct{}
 }
 
-// Receive (reactor.Recipient).
+// Receive ends the peer's RDMA connections, while the channel can still tell the source, then the channel
+// (reactor.Recipient).
 func (c *channelClose) Receive(*reactor.Letter, reactor.Instant) {
-	c.peer.channel.Close(func() { close(c.done) })
+	end := func() { c.peer.channel.Close(func() { close(c.done) }) }
+	if c.peer.rdma == nil {
+		end()
+		return
+	}
+	c.peer.runner.rails.Part(c.peer.rdma, end)
 }
 
 // inquiry is one describe and its caller.
@@ -317,6 +327,7 @@ func (s *Segment) Refresh(ctx context.Context) error {
 		if err != nil {
 			return &Error{Index: -1, Class: ErrProtocol, Cause: err, situation: asking}
 		}
+		s.engine.learnPaths(s.peer, s.epoch, descriptor.RDMA)
 		s.mu.Lock()
 		s.remote = remote
 		s.mu.Unlock()
