@@ -123,22 +123,26 @@ func ordeal(t *testing.T, p simverbs.Personality, mode Progress, o endsOptions, 
 	t.Run(fmt.Sprint(p, " ", mode, " ", plan), func(t *testing.T) {
 		o.from.config.Progress, o.to.config.Progress = mode, mode
 		e := newEnds(t, p, o)
-		all := append(e.trials(4, 320<<10), e.trials(2, 320<<10)...)
+		all := e.trials(8, 320<<10)
 		e.fabric.Plan(plan...)
-		e.startAll(all[:4])
-		e.waitAll(all[:4])
-		for _, x := range all[4:] {
-			x.Deadline = e.world.Now().After(4 * time.Second)
+		var over bool
+		for _, round := range [][]*trial{all[:4], all[4:6], all[6:]} {
+			for _, x := range round {
+				x.Deadline = e.world.Now().After(4 * time.Second)
+			}
+			struck, planned := e.fabric.Struck()
+			over = struck == planned
+			e.startAll(round)
+			e.waitAll(round)
+			e.pass(2 * time.Second) // queues that broke are replaced once a second
 		}
-		e.startAll(all[4:])
-		e.waitAll(all)
 		for _, x := range all {
 			x.judge(t)
 		}
-		if e.settleAll() || plan[0].Count < 0 || plan[0].Kind == simverbs.DropPair {
+		if e.settleAll() || !over || plan[0].Count < 0 || plan[0].Kind == simverbs.DropPair {
 			return
 		}
-		for _, x := range all[4:] { // what failed once is drained and built anew
+		for _, x := range all[6:] { // what failed once is drained and built anew
 			if x.Outcome.Err != nil {
 				t.Errorf("after a single failure that left nothing, a %v failed: %v", x.Direction, x.Outcome.Err)
 			}
