@@ -31,7 +31,8 @@ type Lease struct {
 	chunk   *chunk
 	claim   uint64 // the state word its slot has while this lease is held
 	place   int
-	extent  Range // allocation-relative
+	extent  Range  // allocation-relative
+	marks   *marks // what of the extent is claimed; nil: all of it
 }
 
 // Lend claims length bytes from offset, relative to the object, for reading (Shared) or for writing

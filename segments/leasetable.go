@@ -34,6 +34,7 @@ const (
 type slot struct {
 	state      atomic.Uint64
 	start, end atomic.Uint64
+	marks      atomic.Pointer[marks] // nil: all of start to end
 }
 
 // chunk is a part of the table. Chunks are added when all slots are taken and stay until the Backing goes.
@@ -82,6 +83,9 @@ func (t *leaseTable) announce(l *Lease, a Access) (rank int, ok bool) {
 	s := &l.chunk.slots[l.place]
 	s.start.Store(l.extent.Start)
 	s.end.Store(l.extent.End())
+	if s.marks.Load() != l.marks {
+		s.marks.Store(l.marks)
+	}
 	fresh := (s.state.Load()/generation + 1) * generation
 	l.claim = fresh | uint64(a)*accessBit | held
 	s.state.Store(l.claim - held + claiming)
@@ -136,7 +140,7 @@ func (t *leaseTable) scan(l *Lease, a Access, rank int) (standing, bool) {
 			if base+place == rank {
 				continue
 			}
-			if found, clear := c.slots[place].yields(l.extent, a, base+place > rank); !clear {
+			if found, clear := c.slots[place].yields(l, a, base+place > rank); !clear {
 				return found, false
 			}
 		}
@@ -147,7 +151,7 @@ func (t *leaseTable) scan(l *Lease, a Access, rank int) (standing, bool) {
 
 // yields reports whether the slot leaves the asked range alone. later says that an unfinished claim in it
 // has to give way. The loop repeats only when the slot changed meanwhile, that is when others got on.
-func (s *slot) yields(asked Range, a Access, later bool) (standing, bool) {
+func (s *slot) yields(asked *Lease, a Access, later bool) (standing, bool) {
 	for {
 		state := s.state.Load()
 		phase := state & phaseBits
@@ -159,8 +163,15 @@ func (s *slot) yields(asked Range, a Access, later bool) (standing, bool) {
 		if s.state.Load() != state {
 			continue // the range just read may belong to another claim
 		}
-		if !a.conflicts(other.access) || !asked.Overlaps(other.extent) {
+		if !a.conflicts(other.access) || !asked.extent.Overlaps(other.extent) {
 			return standing{}, true
+		}
+		if of := s.marks.Load(); asked.marks != nil || of != nil {
+			if apart := !share(asked.extent, asked.marks, other.extent, of); s.state.Load() != state {
+				continue // the marks just read may belong to another claim
+			} else if apart {
+				return standing{}, true
+			}
 		}
 		if phase == held || !later {
 			return other, false
