@@ -201,6 +201,9 @@ func (e *Engine) notify(ctx context.Context, s *Segment, n Notification) (report
 // carry sends one notification whose place, bytes and segment the caller holds. The error says that
 // nothing was started; a failed delivery is in the report.
 func (e *Engine) carry(ctx context.Context, s *Segment, n Notification) (NotificationReport, error) {
+	if err := ctx.Err(); err != nil { // after data that it was just long enough for: nothing is sent, not even a part
+		return NotificationReport{}, in(unposted, err)
+	}
 	done := make(chan struct{})
 	c := newCourier(e, s, n, e.deadline(ctx), func(*courier) { close(done) })
 	r := c.runner()

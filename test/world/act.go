@@ -128,14 +128,29 @@ func (r *run) register(a faults.Action) string {
 	if l == nil || m == nil || m.life != l || r.registrations[a.Int(faults.Registration)] != nil {
 		return absent
 	}
-	handle, err := l.engine.Register(m.object, uint64(a.Get(faults.Offset)), uint64(a.Get(faults.Length)), netproto.Permission(a.Get(faults.Permission)))
+	handle, err := r.registerOnce(l, m, a)
 	if err != nil {
 		return class(err)
 	}
-	g := &registration{name: a.Int(faults.Registration), life: l, handle: handle, memory: m}
+	g := &registration{name: a.Int(faults.Registration), life: l, handle: handle, memory: m, shown: r.turn}
 	r.registrations[g.name] = g
 	l.ranges = append(l.ranges, g)
 	return "ok"
+}
+
+// registerOnce registers a range; every fourth one comes as a batch that names it twice, which is one reference (M-5).
+func (r *run) registerOnce(l *life, m *memory, a faults.Action) (*orbitte.Registration, error) {
+	one := orbitte.Range{
+		Memory: m.object, Offset: uint64(a.Get(faults.Offset)), Length: uint64(a.Get(faults.Length)), Permission: netproto.Permission(a.Get(faults.Permission)),
+	}
+	if a.Int(faults.Registration)%4 != 0 {
+		return l.engine.Register(one.Memory, one.Offset, one.Length, one.Permission)
+	}
+	handles, err := l.engine.RegisterBatch([]orbitte.Range{one, one})
+	if err != nil {
+		return nil, err
+	}
+	return handles[0], nil
 }
 
 func (r *run) unregister(a faults.Action) string {
@@ -147,6 +162,9 @@ func (r *run) unregister(a faults.Action) string {
 		return why
 	}
 	g.life.call("unregister", a.Duration(faults.Deadline), func(ctx *lease) {
+		if g.hidden == 0 {
+			g.hidden = max(r.turn, 1)
+		}
 		err := g.life.engine.Unregister(ctx, g.handle)
 		g.gone = g.gone || err == nil
 		r.ended(g.life, "unregister", err)
@@ -201,7 +219,7 @@ func (r *run) openSegment(a faults.Action) string {
 	r.segments[s.name] = s
 	s.gone = true // until it is open
 	l.call("open-segment", a.Duration(faults.Deadline), func(ctx *lease) {
-		alive := peer.alive()
+		alive, since := peer.alive(), r.turn
 		handle, err := l.engine.OpenSegment(ctx, peer.slot.address.String(), peer.epoch)
 		if err == nil {
 			s.handle, s.gone = handle, false
@@ -209,8 +227,33 @@ func (r *run) openSegment(a faults.Action) string {
 		}
 		r.ended(l, "open-segment", err)
 		r.epoch(l, peer, alive, err)
+		r.published(s, since, err)
 	})
 	return begun
+}
+
+// published holds the list of a segment that was just read against what its peer had registered at one moment since then.
+func (r *run) published(s *segment, since int, err error) {
+	if err != nil || s.life.killed || !s.peer.alive() {
+		return
+	}
+	listed, lasting, possible := map[uint64]bool{}, map[uint64]bool{}, map[uint64]bool{}
+	for _, region := range s.handle.Regions() {
+		listed[region.ID] = true
+	}
+	for _, g := range s.peer.ranges {
+		id := g.handle.ID()
+		possible[id] = possible[id] || g.hidden == 0 || g.hidden >= since
+		lasting[id] = lasting[id] || g.hidden == 0 && g.shown < since && g.handle.Permission() != netproto.LocalOnly
+	}
+	for _, g := range s.peer.ranges {
+		switch id := g.handle.ID(); {
+		case listed[id] && !possible[id]:
+			r.violate(OracleResult, "%v: segment %d lists registration %d, which was given back before", s.life, s.name, g.name)
+		case lasting[id] && !listed[id]:
+			r.violate(OracleResult, "%v: segment %d does not list registration %d, which was there all the time", s.life, s.name, g.name)
+		}
+	}
 }
 
 // epoch checks a success, or a refusal, against who has the address.
@@ -241,10 +284,11 @@ func (r *run) refresh(a faults.Action) string {
 		return why
 	}
 	s.life.call("refresh", a.Duration(faults.Deadline), func(ctx *lease) {
-		alive := s.peer.alive()
+		alive, since := s.peer.alive(), r.turn
 		err := s.handle.Refresh(ctx)
 		r.ended(s.life, "refresh", err)
 		r.epoch(s.life, s.peer, alive, err)
+		r.published(s, since, err)
 	})
 	return begun
 }

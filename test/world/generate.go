@@ -15,6 +15,7 @@ const TurnsDefault = 400
 type profile struct {
 	faulty, chopped, tiny, direct, restarts, notes, small, poison, twoLanes, narrow, closes, calmLinks, doubles, hot bool
 	fair                                                                                                             bool // see generator.fair
+	large                                                                                                            bool // see generator.large
 }
 
 // generator writes one script. It keeps in mind which objects should exist; what does not come to be makes
@@ -68,9 +69,12 @@ func Generate(seed uint64, turns int) faults.Script {
 	if seed%fairEvery == fairEvery-1 {
 		g.fair()
 	}
+	if seed%largeEvery == largeEvery/2 {
+		g.large()
+	}
 	g.head(seed)
 	g.setUp()
-	for g.turn < turns {
+	for g.turn < g.turns {
 		g.turn += g.random.IntN(6)
 		g.end(false)
 		g.next()
@@ -80,6 +84,17 @@ func Generate(seed uint64, turns int) faults.Script {
 	}
 	g.end(true)
 	return g.script
+}
+
+// largeEvery is how often a seed is one of large payloads; never one of fairness as well.
+const largeEvery = 240
+
+// large makes payloads that no lane moves in one go: an operation takes a MiB at most, and so does a turn's copy. The model
+// compares every byte in every step, so such a world is short.
+func (g *generator) large() {
+	p := g.p
+	g.p = profile{faulty: p.faulty, direct: p.direct, notes: p.notes, calmLinks: true, large: true}
+	g.turns = min(g.turns, 100)
 }
 
 func (g *generator) chance(percent int) bool { return g.random.IntN(100) < percent }
@@ -99,6 +114,9 @@ func (g *generator) profile() {
 
 func (g *generator) head(seed uint64) {
 	engines := g.between(2, 4)
+	if g.p.large {
+		engines = 2
+	}
 	if g.p.fair {
 		engines = max(3, engines)
 	}
@@ -218,6 +236,9 @@ func (g *generator) allocate(i int) {
 	s, length := g.slots[i], 64<<g.random.IntN(8)
 	if g.p.small {
 		length = g.between(1, 512)
+	}
+	if g.p.large && len(s.memories) == 0 {
+		length = 1<<20 + g.between(1, 1<<18)
 	}
 	m := plannedMemory{g.name(), length}
 	s.memories = append(s.memories, m)

@@ -131,6 +131,12 @@ func without(list []*op, o *op) []*op {
 	return list
 }
 
+// sliceBytes is what a turn copies of one payload at most (L-2).
+const sliceBytes = 1 << 20
+
+// pieces says whether the destination may be seen with a part of the payload: placed directly, or copied in several turns.
+func (o *op) pieces() bool { return o.direct || o.length > sliceBytes }
+
 func (o *op) overlaps(first, end int) bool { return o.toAt < end && first < o.toAt+o.length }
 
 // change compares a memory with the model and explains what is different. The answer is the first byte that
@@ -147,7 +153,12 @@ func (m *memory) change() int {
 			first, end = min(first, i), i+1
 		}
 	}
-	done, free := m.peel(open)
+	free := make([]bool, len(open)) // explained: whatever stood there before is hidden
+	done := m.peel(nil, open, free)
+	if slices.Contains(open[first:end], true) { // what came last may have left no trace
+		m.untraced(nil, free)
+		done = m.peel(done, open, free)
+	}
 	for i := first; i < end; i++ {
 		if open[i] {
 			return i
@@ -212,8 +223,7 @@ func (m *memory) show() {
 
 // peel takes the changes apart, the last one first: an op whose legal content stands whole where it belongs,
 // except where a later one has changed it, explains its bytes. Taking one that fits never hinders another.
-func (m *memory) peel(open []bool) (done []*op, free []bool) {
-	free = make([]bool, len(open)) // explained: whatever stood there before is hidden
+func (m *memory) peel(done []*op, open, free []bool) []*op {
 	for again := true; again; {
 		again = false
 		for _, o := range m.targets {
@@ -225,14 +235,48 @@ func (m *memory) peel(open []bool) (done []*op, free []bool) {
 			}
 			o.alone = !m.second(o, open, free)
 			for i := o.toAt; i < o.toAt+o.length; i++ {
-				if open[i] || !o.direct {
+				if open[i] || !o.pieces() {
 					open[i], free[i] = false, true
 				}
 			}
 			done, again = append(done, o), true
 		}
 	}
-	return done, free
+	return done
+}
+
+// untraced marks where a copy of this process to itself may have written last without a trace, since what it wrote stood
+// there before the step: several of them may be done in one, and a range in which an earlier one wrote in between hides that.
+func (m *memory) untraced(but *op, free []bool) {
+	for _, o := range m.targets {
+		if o == but || o.over || o.local.life != o.remote.life {
+			continue
+		}
+		for _, content := range o.legal {
+			if bytes.Equal(content, m.data[o.toAt:o.toAt+o.length]) {
+				for i := range content {
+					free[o.toAt+i] = true
+				}
+				break
+			}
+		}
+	}
+}
+
+// hiddenBy says whether later copies of the same process may have covered what the op left, in the step in which it ended.
+func (o *op) hiddenBy() bool {
+	if o.local.life != o.remote.life || o.to.closed {
+		return false
+	}
+	free := make([]bool, len(o.to.data))
+	o.to.untraced(o, free)
+	for _, content := range o.legal {
+		if slices.Contains(free[o.toAt:o.toAt+o.length], true) && fits(content, o.to.data[o.toAt:], free[o.toAt:]) {
+			o.submission.life.run.count("blind: covered in the same step")
+			return true
+		}
+	}
+	return false
 }
 
 // second is true exactly when another op explains what o explains.
@@ -258,7 +302,7 @@ func (o *op) explains(m *memory, open, free []bool) []byte {
 		return nil
 	}
 	end := o.length
-	if o.direct {
+	if o.pieces() {
 		end = last + 1
 	}
 	for _, content := range o.legal {

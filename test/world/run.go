@@ -122,6 +122,8 @@ type registration struct {
 	life   *life
 	handle *orbitte.Registration
 	memory *memory
+	shown  int // turn of its Register
+	hidden int // turn in which its Unregister began; 0: not yet
 	gone   bool
 }
 

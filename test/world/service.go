@@ -20,6 +20,9 @@ const (
 	// visitTries is how often an engine may fail to reach another one. A stream that a fault left half dead is found by the
 	// request that meets it, and may cost one per side of it.
 	visitTries = 4
+	// visitPause lies between two tries. A source that waits for a lease does not hear of a client that has gone, and such a frame
+	// holds a place for as long as the source's deadline: until then two that come at once may evict each other again and again.
+	visitPause = sourceTimeoutDefault + time.Second
 	// restRounds is for how many rounds an engine may rest over a request whose deadline has passed.
 	restRounds = 50
 )
@@ -56,7 +59,10 @@ func (r *run) visit(l *life) {
 
 // reach opens a peer and closes it again. A side that was closed by the script is no failure.
 func (r *run) reach(l, peer *life) (err error) {
-	for range visitTries {
+	for try := range visitTries {
+		if try > 0 {
+			r.pause(l, visitPause)
+		}
 		ctx := r.newLease(visitTime)
 		handle, failed := l.engine.OpenSegment(ctx, peer.slot.address.String(), peer.epoch)
 		if failed == nil {
@@ -67,6 +73,15 @@ func (r *run) reach(l, peer *life) (err error) {
 		}
 	}
 	return err
+}
+
+// pause lets the virtual time pass in a call that waits; its engine goes on.
+func (r *run) pause(l *life, d time.Duration) {
+	until := r.net.Now().After(d)
+	r.net.Later(d, l.task.Ready)
+	for r.net.Now() < until && l.alive() {
+		l.engine.Progress(time.Hour)
+	}
 }
 
 // watch finds engines that rest over what should have ended: their next step may never come.
@@ -182,8 +197,10 @@ func (r *run) registerBadBatch(a faults.Action) string {
 		return absent
 	}
 	permission := orbitte.Permission(a.Get(faults.Permission))
+	at, length := uint64(a.Get(faults.Offset)), uint64(a.Get(faults.Length))
 	bad := []orbitte.Range{
-		{Memory: m.object, Offset: uint64(a.Get(faults.Offset)), Length: uint64(a.Get(faults.Length)), Permission: permission},
+		{Memory: m.object, Offset: at, Length: length, Permission: permission},
+		{Memory: m.object, Offset: at, Length: max(1, length/2), Permission: permission},
 		{Memory: m.object, Offset: uint64(len(m.data)), Length: 1, Permission: permission},
 	}
 	before := registered(l)

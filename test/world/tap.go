@@ -2,6 +2,7 @@ package world
 
 import (
 	"net/netip"
+	"slices"
 	"syscall"
 
 	"github.com/orbitte/orbitte/reactor"
@@ -11,6 +12,8 @@ import (
 type tap struct {
 	life *life
 	open []pending
+	told []*stream // of the last poll's completions, in their order
+	late []*stream // whose end the last poll told behind other completions of theirs: spent from the next one on
 }
 
 // pending is one operation that has not ended.
@@ -28,7 +31,13 @@ func (t *tap) submitted(o *reactor.Operation) {
 	}
 }
 
+// completed sees what a poll has returned. The engine handles it in order: behind a completion of its own that
+// comes first, a stream's end is not known yet, and what is sent in between is no mistake.
 func (t *tap) completed(list []reactor.Completion) {
+	for _, s := range t.late {
+		s.spent = true
+	}
+	t.told, t.late = t.told[:0], t.late[:0]
 	for i := range list {
 		for k := range t.open {
 			if t.open[k].ticket == list[i].Ticket {
@@ -53,9 +62,14 @@ func (t *tap) show(p pending, c reactor.Completion) {
 		return
 	}
 	if c.Err != nil || p.kind == reactor.Receive && c.N == 0 {
+		if slices.Contains(t.told, s) {
+			t.late = append(t.late, s)
+			return
+		}
 		s.spent = true
 		return
 	}
+	t.told = append(t.told, s)
 	left := c.N
 	for _, b := range p.buffers {
 		b = b[:min(len(b), left)]

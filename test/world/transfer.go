@@ -264,6 +264,9 @@ func (r *run) submit(a faults.Action) string {
 	r.requests += len(p.requests)
 	s.batch = batch
 	r.batches[s.name] = s
+	if len(p.requests) == 0 {
+		r.poll(s) // it has ended already, and its engine may have no step to make
+	}
 	return "ok"
 }
 
