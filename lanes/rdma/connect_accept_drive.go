@@ -28,6 +28,7 @@ type acceptance struct {
 	own     netproto.Connection
 	c       *Connection
 	waiter  Waiter
+	hunt    *hunt // that looks for places on other lanes; nil: none
 	buffer  lanes.Buffer
 	route   verbs.Route
 	err     error
@@ -69,10 +70,11 @@ func (s *ConnectService) Serve(session *control.Session, _ netproto.Request) {
 		LocalDomain: offer.PeerDomain, RemoteDomain: offer.Domain, Remote: offer.Epoch, Private: offer.Incarnation,
 	}
 	a.waiter.Data, a.waiter.Deadline = a, int64(reactor.Forever) // the session's own deadline takes it back
-	answer := r.store.Acquire(key, len(offer.Pairs), &a.waiter)
-	answer.Waiter = &a.waiter
-	r.serve(answer)
+	r.acquire(key, len(offer.Pairs), &a.waiter, a)
 }
+
+// hunts (hunter).
+func (a *acceptance) hunts(h *hunt) { a.hunt = h }
 
 // use does not happen: nobody shares the key of one requester's incarnation (petitioner).
 func (a *acceptance) use(*Array) {
@@ -203,6 +205,9 @@ func (a *acceptance) Received(int) {}
 func (a *acceptance) Lost(control.Loss) {
 	a.session = nil
 	a.rails.store.Leave(&a.waiter)
+	if a.hunt != nil {
+		a.hunt.who, a.hunt = nil, nil
+	}
 	if a.buffer.Held() {
 		a.rails.lane.Arena.Put(&a.buffer)
 	}

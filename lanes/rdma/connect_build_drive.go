@@ -316,7 +316,7 @@ func (c *Connection) buildFailed(err error, left bool) {
 	} else {
 		c.state = connectionGone
 		r.forget(c)
-		r.transport.repaid(r)
+		r.transport.repaid()
 	}
 	r.serveAll(answers)
 }

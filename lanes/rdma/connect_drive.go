@@ -321,6 +321,7 @@ type Claim struct {
 	timer  reactor.Timer
 	asked  bool     // true exactly while Answered is owed
 	makes  *builder // that began for this claim and has not ended; nil: none
+	hunt   *hunt    // that looks for places on other lanes; nil: none
 }
 
 // Claim asks for a connection. Pair of the answer is free to choose: Connection.NextPair.
@@ -352,13 +353,13 @@ func (r *Rails) Claim(q *Claim) {
 		key.Private = r.transport.incarnation()
 	}
 	q.waiter.Data, q.waiter.Deadline = q, int64(q.Deadline)
-	answer := r.store.Acquire(key, Width(r.transport.config.Width, q.Peer.PairsMax), &q.waiter)
-	if answer.Step == Wait && q.Deadline != reactor.Forever {
+	if r.acquire(key, Width(r.transport.config.Width, q.Peer.PairsMax), &q.waiter, q) == Wait && q.Deadline != reactor.Forever {
 		r.lane.Arm(&q.timer, q.Deadline, q)
 	}
-	answer.Waiter = &q.waiter
-	r.serve(answer)
 }
+
+// hunts (hunter).
+func (q *Claim) hunts(h *hunt) { q.hunt = h }
 
 // Cancel takes the claim back, if it is not answered yet: Answered follows at once. What it waited for goes on.
 func (q *Claim) Cancel() { q.giveUp(&lanes.Fault{Cause: lanes.Cancelled, Stage: "RDMA connection"}) }
@@ -388,6 +389,9 @@ func (q *Claim) settled() {
 	q.asked = false
 	if q.makes != nil {
 		q.makes.claim, q.makes = nil, nil
+	}
+	if q.hunt != nil {
+		q.hunt.who, q.hunt = nil, nil
 	}
 }
 

@@ -195,7 +195,7 @@ func (c *Connection) destroyed(err error) {
 	r.transport.counts.gone.Add(1)
 	r.forget(c)
 	r.serveAll(r.store.Ended(c.array, nil)) // proof: every pair is destroyed
-	r.transport.repaid(r)
+	r.transport.repaid()
 	c.tellEnd()
 	c.rail.mend()
 	r.settle()
@@ -242,6 +242,7 @@ func (c *Connection) retain(why error) {
 	c.quiet(false)
 	c.tellEnd()
 	r.serveAll(answers)
+	r.transport.repaid() // nothing is: those who hoped for it look again
 	r.settle()
 }
 
@@ -308,18 +309,17 @@ func (c *Connection) tellEnd() {
 	}
 }
 
-// repaid lets other lanes use places that this one gave back.
-func (t *Transport) repaid(by *Rails) {
+// repaid lets those who look for places try again, on all lanes.
+func (t *Transport) repaid() {
 	for _, r := range t.rails {
-		if r != by {
-			_ = r.lane.Post(&r.letter, r) // a lane that is closed waits for nothing
-		}
+		_ = r.lane.Post(&r.letter, r) // a lane that is closed waits for nothing
 	}
 }
 
 // Receive serves those who wait for places (reactor.Recipient).
 func (r *Rails) Receive(*reactor.Letter, reactor.Instant) {
 	r.serveAll(r.store.Serve(nil))
+	r.runHunts(true)
 }
 
 // Close ends the connections of the lane, then its queues. Closed is called on the lane when nothing is left but what is

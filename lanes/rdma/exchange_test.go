@@ -355,3 +355,55 @@ func TestRequesterRefusesAnAnswerThatDoesNotMatchThePath(t *testing.T) {
 		r.finish()
 	}
 }
+
+// Places that an idle connection of another lane holds are had: at the requester and at the source. Those of one in use
+// are not.
+//
+// proves R-10, U-3
+func TestPlacesOfIdleConnectionsOnOtherLanesAreHad(t *testing.T) {
+	for _, atSource := range []bool{false, true} {
+		r := newRig(t, simverbs.Hardware)
+		few, many := siteOptions{lanes: 2, endpoints: 1}, siteOptions{lanes: 2}
+		if atSource {
+			few, many = many, few
+		}
+		a, b := r.site("a", few), r.site("b", many)
+		one := a.claim(0, a.peer(0, b), lanes.Read)
+		if one.claim.Err != nil {
+			t.Fatal(one.claim.Err)
+		}
+		c := one.claim.Hold.Connection
+		hold := &holder{}
+		if atSource {
+			there := b.source(c)
+			r.on(there.rails.lane.Loop, func() { there.Take(&hold.hold, hold) })
+		}
+		two := a.claim(1, a.peer(1, b), lanes.Read)
+		var f *lanes.Fault
+		if !errors.As(two.claim.Err, &f) || f.Cause != lanes.Exhausted && f.Status != netproto.StatusExhausted {
+			t.Fatalf("at the source %v: with the place in use: %v", atSource, two.claim.Err)
+		}
+		if atSource {
+			r.on(hold.hold.Connection.rails.lane.Loop, hold.hold.Release)
+		} else {
+			r.on(a.lanes[0].Loop, one.release)
+		}
+		for range 2 { // to and fro between the lanes
+			three := a.claim(1, a.peer(1, b), lanes.Read)
+			if three.claim.Err != nil {
+				t.Fatalf("at the source %v: %v", atSource, three.claim.Err)
+			}
+			r.on(a.lanes[1].Loop, three.release)
+			four := a.ask(0, a.peer(0, b), lanes.Write, func(q *Claim) { q.Deadline = r.world.Now().After(time.Minute) })
+			r.until("the place to come back", func() bool { return four.answers == 1 })
+			if four.claim.Err != nil {
+				t.Fatalf("at the source %v: %v", atSource, four.claim.Err)
+			}
+			r.on(a.lanes[0].Loop, four.release)
+		}
+		if atSource && one.claim.Hold.Connection != nil {
+			r.on(a.lanes[0].Loop, one.release)
+		}
+		r.finish()
+	}
+}

@@ -78,6 +78,7 @@ type Rails struct {
 	closed    func()                               // non-nil from Close until it is called
 	fenced    bool
 	letter    reactor.Letter // says that another lane repaid places
+	hunts     []*hunt        // wait for places that another lane gives back
 	upper     upper          // transfers and grants of the lane
 }
 

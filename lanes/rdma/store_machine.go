@@ -215,6 +215,16 @@ func (s *Store) hold(a *Array) {
 	a.used = s.clock
 }
 
+// EvictIdle retires the ready array without users that was used the longest ago, for a place on another lane. It is
+// Ending then and the caller destroys its pairs; nil: there is none.
+func (s *Store) EvictIdle() *Array {
+	idle := s.oldestIdle()
+	if idle != nil {
+		s.retire(idle)
+	}
+	return idle
+}
+
 // oldestIdle is the ready array without users that was used the longest ago; nil: there is none.
 func (s *Store) oldestIdle() *Array {
 	var oldest *Array
