@@ -18,11 +18,19 @@ const acceptRetry = 100 * time.Millisecond
 // connection's own after all does not keep the lane busy.
 const acceptErrorsInRow = 16
 
+// Adopter is one lane's server of accepted connections.
+type Adopter interface {
+	// Adopt hands a descriptor to the server's lane; the error leaves it to the caller.
+	Adopt(reactor.Descriptor, netip.AddrPort) error
+	// Streams is how many streams are charged to the server; any goroutine may ask.
+	Streams() int64
+}
+
 // Listener accepts connections on one lane and deals them out to the servers of all lanes.
 type Listener struct {
 	lane       *lanes.Lane
 	descriptor reactor.Descriptor
-	servers    []*Server
+	servers    []Adopter
 	turn       int
 	ticket     reactor.Ticket // non-zero exactly while an accept is with the kernel
 	timer      reactor.Timer
@@ -35,8 +43,12 @@ type Listener struct {
 }
 
 // NewListener accepts on a descriptor that the lane's kernel made. Start begins.
-func NewListener(lane *lanes.Lane, d reactor.Descriptor, servers []*Server) *Listener {
-	return &Listener{lane: lane, descriptor: d, servers: servers}
+func NewListener[A Adopter](lane *lanes.Lane, d reactor.Descriptor, servers []A) *Listener {
+	l := &Listener{lane: lane, descriptor: d}
+	for _, s := range servers {
+		l.servers = append(l.servers, s)
+	}
+	return l
 }
 
 // Start begins to accept; on the listener's lane.
@@ -82,10 +94,10 @@ func (l *Listener) accepted(d reactor.Descriptor, peer netip.AddrPort) {
 
 // emptiest is the server with the fewest streams, in turn among equals: a lane's share of the slots is not full while
 // another one has room, so that no stream is evicted for nothing.
-func (l *Listener) emptiest() *Server {
+func (l *Listener) emptiest() Adopter {
 	best := l.servers[l.turn%len(l.servers)]
 	for i := range l.servers {
-		if s := l.servers[(l.turn+i)%len(l.servers)]; s.lane.Sessions.Used() < best.lane.Sessions.Used() {
+		if s := l.servers[(l.turn+i)%len(l.servers)]; s.Streams() < best.Streams() {
 			best = s
 		}
 	}

@@ -76,8 +76,18 @@ func NewServer(lane *lanes.Lane, admission *Admission) *Server {
 // Handle makes a service responsible for an operation.
 func (s *Server) Handle(op netproto.Operation, service Service) { s.services[op] = service }
 
+// Enter counts work of the source that goes on between frames, so that CloseSource waits for it (SPEC G-6); false: the
+// source is closed. Any lane.
+func (s *Server) Enter() bool { return s.admission.Gate.Enter() }
+
+// Leave ends what Enter counted.
+func (s *Server) Leave() { s.admission.Gate.Leave() }
+
 // Lane is the lane of the server.
 func (s *Server) Lane() *lanes.Lane { return s.lane }
+
+// Streams is how many places of the lane's Sessions are taken (Adopter).
+func (s *Server) Streams() int64 { return s.lane.Sessions.Used() }
 
 // Sessions is the number of accepted streams.
 func (s *Server) Sessions() int { return s.idle.n + s.busy.n + s.queue.n + len(s.parked) }
@@ -181,7 +191,8 @@ func (s *Server) arrived(session *Session) {
 
 // serve starts a handler for the session's frame; false when all handlers are busy.
 func (s *Server) serve(session *Session) bool {
-	if s.admission.Gate.Fenced() {
+	ending := session.request.Operation.Ends()
+	if !ending && s.admission.Gate.Fenced() {
 		s.unqueue(session)
 		session.reply(netproto.StatusSourceClosed)
 		return true
@@ -191,7 +202,7 @@ func (s *Server) serve(session *Session) bool {
 		return false
 	}
 	s.unqueue(session)
-	if !s.admission.Gate.Enter() {
+	if session.inside = s.Enter(); !session.inside && !ending {
 		charge.Repay()
 		session.reply(netproto.StatusSourceClosed)
 		return true

@@ -59,6 +59,7 @@ type Session struct {
 	body       frameBody // of request
 	handler    Handler
 	admitted   budgets.Charge // of Admission.Handlers, while serving
+	inside     bool           // true exactly when it is counted by Admission.Gate
 	queued     budgets.Charge // of Admission.Queue, while waiting inside the queue
 	timer      reactor.Timer
 	ending     bool // true exactly when the stream is to be closed after the reply under way
@@ -213,9 +214,11 @@ func (s *Session) discharge() {
 	s.handler, s.state = nil, sessionReplying
 	s.body.release(&s.server.lane.Arena)
 	s.admitted.Repay()
-	admission := s.server.admission
-	admission.Gate.Leave()
-	admission.released()
+	if s.inside {
+		s.inside = false
+		s.server.Leave()
+	}
+	s.server.admission.released()
 }
 
 // proceed waits for the next frame, or closes.
