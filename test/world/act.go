@@ -132,7 +132,8 @@ func (r *run) register(a faults.Action) string {
 	if err != nil {
 		return class(err)
 	}
-	g := &registration{name: a.Int(faults.Registration), life: l, handle: handle, memory: m, shown: r.turn}
+	r.operations++
+	g := &registration{name: a.Int(faults.Registration), life: l, handle: handle, memory: m, born: r.operations, shown: r.turn}
 	r.registrations[g.name] = g
 	l.ranges = append(l.ranges, g)
 	return "ok"
@@ -162,6 +163,7 @@ func (r *run) unregister(a faults.Action) string {
 		return why
 	}
 	g.life.call("unregister", a.Duration(faults.Deadline), func(ctx *lease) {
+		g.leaving = true
 		if g.hidden == 0 {
 			g.hidden = max(r.turn, 1)
 		}
@@ -220,6 +222,8 @@ func (r *run) openSegment(a faults.Action) string {
 	s.gone = true // until it is open
 	l.call("open-segment", a.Duration(faults.Deadline), func(ctx *lease) {
 		alive, since := peer.alive(), r.turn
+		r.operations++
+		s.born = r.operations
 		handle, err := l.engine.OpenSegment(ctx, peer.slot.address.String(), peer.epoch)
 		if err == nil {
 			s.handle, s.gone = handle, false

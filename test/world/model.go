@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/orbitte/orbitte"
 	"github.com/orbitte/orbitte/reactor"
@@ -25,6 +26,7 @@ type memory struct {
 type op struct {
 	number     uint64
 	submission *submission
+	segment    *segment
 	index      int
 	write      bool
 	local      *memory
@@ -45,6 +47,19 @@ type op struct {
 	over       bool    // its end was told
 	frames     *stream // on which its frame went out; nil: not yet
 	rank       uint64  // of that frame
+}
+
+// String tells which request of which line of the history it is: that of a batch, or of the transfer of an engine that
+// was carried out at that time.
+func (o *op) String() string {
+	what, s := "read", o.submission
+	if o.write {
+		what = "write"
+	}
+	if s.name != 0 {
+		return fmt.Sprintf("%s %d of batch %d", what, o.index, s.name)
+	}
+	return fmt.Sprintf("%s %d of the transfer of %v at %v", what, o.index, s.life, time.Duration(s.started-s.life.run.begin))
 }
 
 // submission is one call that moves bytes, synchronous or not.
@@ -510,7 +525,7 @@ func (m *memory) difference() string {
 	}
 	text := fmt.Sprintf("%d bytes from %d to %d", count, first, last)
 	for _, o := range m.targets {
-		text += fmt.Sprintf("; request %d may change %d bytes at %d", o.number, o.length, o.toAt)
+		text += fmt.Sprintf("; %v may change %d bytes at %d", o, o.length, o.toAt)
 	}
 	return text
 }

@@ -135,7 +135,7 @@ func (r *run) poll(s *submission) {
 	}
 	r.report(s, report, err)
 	r.tell("%v batch %d => %s", s.life, s.name, outcome(report, err))
-	r.countOutcome("submit", report, err)
+	r.countOutcome("batch", report, err)
 }
 
 // report holds a submission's report against the model, and ends it.
@@ -192,10 +192,10 @@ func (r *run) unfair(s *submission, err error) bool {
 
 func (r *run) succeeded(o *op) {
 	if !o.matched && o.length > 0 && !o.hiddenBy() {
-		r.violate(OracleResult, "%v: request %d succeeded, but its destination never held what its source held", o.submission.life, o.number)
+		r.violate(OracleResult, "%v: %v succeeded, but its destination never held what its source held", o.submission.life, o)
 	}
 	if !o.permitted() {
-		r.violate(OracleRight, "%v: request %d succeeded, but its region forbids it", o.submission.life, o.number)
+		r.violate(OracleRight, "%v: %v succeeded, but its region forbids it", o.submission.life, o)
 	}
 	o.leave(false)
 }
@@ -224,7 +224,7 @@ func (r *run) failed(o *op, report orbitte.Report, err error) {
 // unchanged checks that a request changed nothing. One that only may have is given the benefit.
 func (r *run) unchanged(o *op, how string) {
 	if o.certain && o.touched {
-		r.violate(OracleResult, "%v: request %d %s, but it changed its destination", o.submission.life, o.number, how)
+		r.violate(OracleResult, "%v: %v %s, but it changed its destination", o.submission.life, o, how)
 	}
 }
 
@@ -234,6 +234,8 @@ func (r *run) expected(s *submission, err error) {
 	case err == nil:
 	case errors.Is(err, orbitte.ErrUnquiesced), errors.Is(err, orbitte.ErrProtocol), errors.Is(err, orbitte.ErrPeer):
 		r.violate(OracleError, "%v: %v", s.life, err)
+	case errors.Is(err, orbitte.ErrUncovered), errors.Is(err, orbitte.ErrUnknownRegion), errors.Is(err, orbitte.ErrPermission):
+		r.wronglyRefused(s, err)
 	default:
 		r.unfounded(s, err)
 		r.unexplained(s.life, err)
@@ -283,7 +285,7 @@ func (r *run) received(l *life, list []orbitte.Notification) {
 		if n.submission != nil {
 			for _, o := range n.submission.ops {
 				if o.length > 0 && !o.matched {
-					r.violate(OracleNote, "%v received %s before request %d, which it follows", l, text.Name, o.number)
+					r.violate(OracleNote, "%v received %s before %v, which it follows", l, text.Name, o)
 				}
 			}
 		}

@@ -58,7 +58,7 @@ type run struct {
 	turn          int
 	beating       bool             // an event lies ahead that keeps the clock from running away while the script has lines
 	order         int              // of starts and ends of notifications
-	operations    uint64           // requests so far
+	operations    uint64           // requests, registrations and opened segments so far
 	frames        uint64           // READ and WRITE frames so far
 	asked         map[frameKey]int // requests without a frame
 	history       strings.Builder
@@ -118,20 +118,23 @@ type queued struct {
 }
 
 type registration struct {
-	name   int
-	life   *life
-	handle *orbitte.Registration
-	memory *memory
-	shown  int // turn of its Register
-	hidden int // turn in which its Unregister began; 0: not yet
-	gone   bool
+	name    int
+	life    *life
+	handle  *orbitte.Registration
+	memory  *memory
+	born    uint64 // its place among all operations
+	leaving bool   // its end has begun
+	shown   int    // turn of its Register
+	hidden  int    // turn in which its Unregister began; 0: not yet
+	gone    bool
 }
 
 type segment struct {
 	name   int
 	life   *life
 	handle *orbitte.Segment
-	peer   *life // whose epoch it has
+	peer   *life  // whose epoch it has
+	born   uint64 // when it was asked for
 	gone   bool
 }
 

@@ -104,11 +104,11 @@ func (r *run) watch() {
 
 // permitted is true exactly when a registration of the remote memory allows the request.
 func (o *op) permitted() bool {
-	want, at := netproto.RemoteRead, o.fromAt
+	want := netproto.RemoteRead
 	if o.write {
-		want, at = netproto.RemoteWrite, o.toAt
+		want = netproto.RemoteWrite
 	}
-	first := o.remote.object.Address() + uint64(at)
+	first := o.remote.object.Address() + uint64(o.remoteAt())
 	for _, g := range o.remote.life.ranges {
 		h := g.handle
 		if g.memory == o.remote && h.Permission()&want == want && h.Address() <= first && first+uint64(o.length) <= h.Address()+h.Length() {
@@ -116,6 +116,60 @@ func (o *op) permitted() bool {
 		}
 	}
 	return false
+}
+
+// wronglyRefused finds a refusal for want of a registration that is there. Which of several registrations is asked depends
+// on addresses and on what the segment's view had when, so all that ever covered the bytes must stand and permit.
+func (r *run) wronglyRefused(s *submission, err error) {
+	var own *orbitte.Error
+	if !errors.As(err, &own) || own.Index < 0 || own.Index >= len(s.ops) {
+		return
+	}
+	o, stands := s.ops[own.Index], false
+	switch {
+	case errors.Is(err, orbitte.ErrUncovered):
+		stands = o.covered(o.local, o.localAt(), 0, o.number)
+	case o.remote.life == o.segment.peer && !o.remote.life.fenced && o.write:
+		stands = o.covered(o.remote, o.remoteAt(), netproto.RemoteWrite, o.segment.born)
+	case o.remote.life == o.segment.peer && !o.remote.life.fenced:
+		stands = o.covered(o.remote, o.remoteAt(), netproto.RemoteRead, o.segment.born)
+	}
+	if stands && o.length > 0 && o.within() {
+		r.violate(OracleError, "%v: %v was refused as %s, but what it asks for is registered", s.life, o, class(err))
+	}
+}
+
+// covered is true exactly when a registration that stood before that operation covers the op's bytes at this offset of m,
+// and every one that ever covered them stands and permits it.
+func (o *op) covered(m *memory, at int, want orbitte.Permission, before uint64) (stood bool) {
+	first := m.object.Address() + uint64(at)
+	for _, g := range m.life.ranges {
+		h := g.handle
+		if g.memory != m || first < h.Address() || first+uint64(o.length) > h.Address()+h.Length() {
+			continue
+		}
+		if g.leaving || g.gone || h.Permission()&want != want {
+			return false
+		}
+		stood = stood || g.born < before
+	}
+	return stood
+}
+
+// localAt is where the op's own side begins in its memory object.
+func (o *op) localAt() int {
+	if o.write {
+		return o.fromAt
+	}
+	return o.toAt
+}
+
+// remoteAt is where the peer's side begins.
+func (o *op) remoteAt() int {
+	if o.write {
+		return o.toAt
+	}
+	return o.fromAt
 }
 
 // calm is true exactly when the script has neither fault nor end of an engine: then nothing explains a connection that is

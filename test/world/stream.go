@@ -239,7 +239,7 @@ func (r *run) inTurn(late *op) {
 	for _, sub := range late.submission.life.open {
 		for _, o := range sub.ops {
 			if o.write && o.frames == late.frames && o.rank < late.rank && !o.over && !o.matched && o.length > 0 {
-				r.violate(OracleStream, "%v: request %d was committed before request %d, which went out first on the same stream", late.submission.life, late.number, o.number)
+				r.violate(OracleStream, "%v: %v was committed before %v, which went out first on the same stream", late.submission.life, late, o)
 			}
 		}
 	}

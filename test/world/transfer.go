@@ -34,7 +34,7 @@ func (r *run) prepare(l *life, a faults.Action) *prepared {
 		request := orbitte.Request{
 			Segment: s.handle, Local: local.object.Address() + uint64(q.Offset), Remote: remote.object.Address() + uint64(q.At), Length: uint64(q.Length),
 		}
-		o := &op{index: i, write: q.Write, local: local, remote: remote, length: q.Length}
+		o := &op{index: i, segment: s, write: q.Write, local: local, remote: remote, length: q.Length}
 		if q.Write {
 			request.Operation = orbitte.Write
 			o.from, o.fromAt, o.to, o.toAt = local, q.Offset, remote, q.At

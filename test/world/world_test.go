@@ -122,11 +122,11 @@ func unseen(counts map[string]int) (missing []string) {
 		}
 	}
 	for _, o := range outcomes {
-		if counts["submit: "+o]+counts["transfer: "+o] == 0 {
+		if counts["submit: "+o]+counts["batch: "+o]+counts["transfer: "+o] == 0 {
 			missing = append(missing, o)
 		}
 	}
-	if counts["submit: disconnected local partial"]+counts["submit: deadline local partial"]+counts["submit: cancelled local partial"]+
+	if counts["batch: disconnected local partial"]+counts["batch: deadline local partial"]+counts["batch: cancelled local partial"]+
 		counts["transfer: disconnected local partial"]+counts["transfer: deadline local partial"]+counts["transfer: cancelled local partial"] == 0 {
 		missing = append(missing, "local partial")
 	}
