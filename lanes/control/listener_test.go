@@ -188,7 +188,7 @@ func TestConnectionForAStoppedLaneIsClosed(t *testing.T) {
 	stopped.close()
 	stopped.check()
 	r.nodes = r.nodes[:1]
-	n.listener.servers = []*Server{stopped.server}
+	n.listener.servers = []Adopter{stopped.server}
 	w := r.dial(n.address)
 	w.ends()
 	r.finish()
