@@ -17,5 +17,5 @@
 //
 // Numbers after engine, memory, registration, segment, batch and note are names that the script gives; an
 // action whose object does not exist does nothing. A parameter that is left out is zero, off, or its
-// word's first value. A semicolon begins a comment. It relies on time.Duration's text form.
+// word's first value. A semicolon begins a comment. WORDS.md has every word. It relies on time.Duration's text form.
 package faults
