@@ -52,7 +52,7 @@ soak: ## real processes, random faults, race detector (needs gcc): MINUTES=10 SE
 	CGO_ENABLED=1 $(GO) build -race -o $(BIN)/soak ./test/soak
 	@$(BIN)/soak -minutes $(MINUTES) -seed "$(SEED)" $(SOAKARGS)
 
-sim: ## 10,000 seeds of the simulated world (SEEDS=n); SEED=n shows one (TURNS=k), SCRIPT=file a script; SHRINK=1 makes it short; BUG=name plants a mistake
+sim: ## 10,000 seeds of the simulated world (SEEDS=n); SEED=n shows one (TURNS=k long, not 400), SCRIPT=file a script; SHRINK=1 makes a failing one short: bin/SEED-n.script or bin/short.script; BUG=name plants a mistake
 	@$(if $(BUG),$(GO) run ./test/world/planted build $(BUG) $(BIN)/sim-$(BUG),$(GO) build -o $(BIN)/sim ./test/world/sim)
 	@$(BIN)/sim$(if $(BUG),-$(BUG) -bug $(BUG)) $(if $(SHRINK),-shrink $(BIN)/$(if $(SCRIPT),short,SEED-$(SEED)).script) $(if $(SCRIPT),-script $(SCRIPT)) $(if $(SEED),-seed $(SEED)) $(if $(TURNS),-turns $(TURNS)) $(if $(SEEDS),-seeds $(SEEDS))
 
