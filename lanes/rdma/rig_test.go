@@ -59,6 +59,7 @@ type site struct {
 	listener  *control.Listener
 	changes   int // calls of Config.Changed
 	registers []*Registered
+	dead      bool // true exactly when the process was killed
 }
 
 // siteLane is one lane of a site.
@@ -104,6 +105,9 @@ func newRigWith(t testing.TB, p simverbs.Personality, prompt bool) *rig {
 			process := r.processes[p.Name()]
 			d, signal, err := process.Signal()
 			end := func() {
+				if r.killed(p.Name()) {
+					return
+				}
 				if err := process.Kernels()[0].Close(d); err != nil {
 					t.Errorf("closing a descriptor of %s: %v", p.Name(), err)
 				}
@@ -117,6 +121,16 @@ func newRigWith(t testing.TB, p simverbs.Personality, prompt bool) *rig {
 
 // beat lets the clock go in small steps: a lane that polls does not tell the world when its next timer is due.
 func (r *rig) beat() { r.world.Later(500*time.Millisecond, r.beat) }
+
+// killed is true exactly when the site's process was killed.
+func (r *rig) killed(name string) bool {
+	for _, s := range r.sites {
+		if s.name == name && s.dead {
+			return true
+		}
+	}
+	return false
+}
 
 // site starts a site with its transport, rails and services.
 func (r *rig) site(name string, o siteOptions) *site {
@@ -152,7 +166,7 @@ func (r *rig) loop(s *site, name string) *reactor.Loop {
 	kernel := s.process.Kernel()
 	loop := reactor.NewLoop(kernel, reactor.Options{Name: name, Mode: reactor.Manual})
 	must(r.t, loop.Bind())
-	r.world.AddFor(func() bool { return loop.Turn(reactor.Forever) }, kernel)
+	r.world.AddFor(func() bool { return !s.dead && loop.Turn(reactor.Forever) }, kernel)
 	return loop
 }
 

@@ -20,6 +20,7 @@ const abandonGrace = 100 * time.Millisecond
 // GrantService is one lane's share of an engine's RDMA source: the grants of its requesters (operations 4 to 7, 65, 66).
 type GrantService struct {
 	rails   *Rails
+	server  *control.Server
 	parents []*parent // that hold anything, in order of arrival
 	idle    []*parent // for reuse
 	frames  []*frame  // the same
@@ -28,7 +29,7 @@ type GrantService struct {
 // Serve makes the lane's server answer everything about RDMA, and returns the lane's source. Once, before the lane
 // starts.
 func (r *Rails) Serve(server *control.Server) *GrantService {
-	s := &GrantService{rails: r}
+	s := &GrantService{rails: r, server: server}
 	r.upper.source = s
 	for o := netproto.OperationRDMARead; o <= netproto.OperationRDMAWriteSliced; o++ {
 		server.Handle(o, s)
@@ -74,6 +75,7 @@ type parent struct {
 	forced       bool // true exactly when grants without a receipt are revoked now
 	busy, again  bool
 	live         bool // true exactly while among the service's parents
+	inside       bool // true exactly when the source waits for it before it is closed (SPEC G-6)
 }
 
 // link is one connection of a parent, and who is told about it.
@@ -123,6 +125,7 @@ func (s *GrantService) Serve(session *control.Session, r netproto.Request) {
 	p.begin(r)
 	if status := p.admit(); status != netproto.StatusSuccess {
 		p.giveBack()
+		p.leave()
 		s.idle = append(s.idle, p)
 		session.Refuse(status)
 		return
@@ -156,8 +159,11 @@ func (p *parent) admit() netproto.Status {
 	r := p.source.rails
 	config := &r.transport.config
 	switch {
-	case r.fenced:
+	case r.fenced || !p.source.server.Enter():
 		return netproto.StatusSourceClosed
+	}
+	p.inside = true
+	switch {
 	case p.length > r.lane.Policy.PayloadBytesMax || len(p.request.Slices) > config.slicesMax():
 		return netproto.StatusExhausted
 	case p.request.Profile != netproto.ProfileWindow:
@@ -193,6 +199,14 @@ func (p *parent) admit() netproto.Status {
 		}
 	}
 	return netproto.StatusSuccess
+}
+
+// leave lets the source close without it.
+func (p *parent) leave() {
+	if p.inside {
+		p.inside = false
+		p.source.server.Leave()
+	}
 }
 
 // name finds the connections that the request names, and holds them against it (SPEC ).

@@ -218,6 +218,7 @@ func (p *parent) end() {
 			f.answer(p.machine.status)
 		}
 	}
+	p.leave()
 }
 
 // find returns the parent with a name; nil: there is none on this lane.

@@ -47,10 +47,10 @@ func TestStagedTransfersArriveWholeOverConnectionsOfTheirOwn(t *testing.T) {
 						if used := e.from.transport.config.Budgets.Endpoints.Used() + e.to.transport.config.Budgets.Endpoints.Used(); used != 0 {
 							t.Fatalf("%d queue pairs are left", used)
 						}
-						if d == lanes.Read && string(local.bytes()) != string(pattern(n + 3, 1)[3:]) {
+						if d == lanes.Read && string(local.bytes()) != string(pattern(n+3, 1)[3:]) {
 							t.Fatalf("READ of %d bytes: other bytes arrived", n)
 						}
-						if d == lanes.Write && string(remote.bytes()) != string(pattern(n + 3, 1)[:3])+string(pattern(n, 3)) {
+						if d == lanes.Write && string(remote.bytes()) != string(pattern(n+3, 1)[:3])+string(pattern(n, 3)) {
 							t.Fatalf("WRITE of %d bytes: other bytes arrived", n)
 						}
 					}

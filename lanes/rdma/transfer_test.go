@@ -35,12 +35,12 @@ func TestReadsAndWritesOfAllSizesArriveWholeAndLeaveNothing(t *testing.T) {
 					remote := e.to.memory(n+3, netproto.ReadWrite, 1)
 					local := e.from.memory(n, netproto.LocalOnly, 2)
 					complete(t, e.run(e.transfer(lanes.Read, local, remote, 3)), lanes.Read, n)
-					if string(local.bytes()) != string(pattern(n + 3, 1)[3:]) {
+					if string(local.bytes()) != string(pattern(n+3, 1)[3:]) {
 						t.Fatalf("READ of %d bytes: other bytes arrived", n)
 					}
 					copy(local.bytes(), pattern(n, 3))
 					complete(t, e.run(e.transfer(lanes.Write, local, remote, 3)), lanes.Write, n)
-					if string(remote.bytes()) != string(pattern(n + 3, 1)[:3])+string(pattern(n, 3)) {
+					if string(remote.bytes()) != string(pattern(n+3, 1)[:3])+string(pattern(n, 3)) {
 						t.Fatalf("WRITE of %d bytes: other bytes arrived", n)
 					}
 				}

@@ -1,0 +1,175 @@
+package rdma
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/netproto"
+	"github.com/orbitte/orbitte/verbs/simverbs"
+)
+
+// eachStep runs a world again and again, and lets something happen one step later each time, until the transfer that it
+// is to disturb ends before. Stride is how many steps one run goes further than the last.
+func eachStep(t *testing.T, stride int, prepare func() *ends, happen func(e *ends, x *trial), after func(e *ends, x *trial)) {
+	t.Helper()
+	for _, d := range []int{0, 1} {
+		outcomes := map[string]int{}
+		for n := 0; ; n += stride {
+			e := prepare()
+			x := e.trials(2, 200<<10)[d]
+			e.startAll([]*trial{x})
+			for range n {
+				if x.done == 0 {
+					e.world.Step()
+				}
+			}
+			early := x.done > 0
+			if !early {
+				happen(e, x)
+			}
+			e.waitAll([]*trial{x})
+			x.judge(t)
+			if f, ok := x.Outcome.Err.(*lanes.Fault); ok {
+				outcomes[f.Stage]++
+			}
+			after(e, x)
+			if t.Failed() {
+				t.Fatalf("step %d, %v: %+v", n, x.Direction, x.Outcome)
+			}
+			if early {
+				break
+			}
+			if n > 5000 {
+				t.Fatal("the transfer never ends by itself")
+			}
+		}
+		if len(outcomes) < 3 {
+			t.Errorf("it met the stages %v only", outcomes)
+		}
+	}
+}
+
+// policies are all pairs of policies of requester and source.
+func policies(t *testing.T, test func(t *testing.T, prepare func() *ends)) {
+	for _, hosts := range append(stagedCases, [2]netproto.HostMemoryPolicy{}) {
+		for mode := range Progress(2) {
+			t.Run(fmt.Sprint(hosts, mode), func(t *testing.T) {
+				test(t, func() *ends { return stagedEnds(t, simverbs.Personality(mode), mode, hosts[0], hosts[1]) })
+			})
+		}
+	}
+}
+
+// proves, G-8
+func TestCancellingAtEachStepLeavesNothing(t *testing.T) {
+	policies(t, func(t *testing.T, prepare func() *ends) {
+		eachStep(t, 7, prepare, func(e *ends, x *trial) {
+			e.on(e.from.lanes[0].Loop, func() { x.Cancel() })
+		}, func(e *ends, x *trial) {
+			if f := x.Outcome.Err; f != nil && faultIn(t, x.Outcome).Cause != lanes.Cancelled {
+				t.Errorf("it ended with %v", f)
+			}
+			e.end()
+		})
+	})
+}
+
+// proves R-18, T-9
+func TestADeadlineAtEachStepLeavesNothing(t *testing.T) {
+	policies(t, func(t *testing.T, prepare func() *ends) {
+		for _, d := range []int{0, 1} {
+			late := 0
+			for after := 5 * time.Microsecond; ; after += after/8 + 3*time.Microsecond {
+				e := prepare()
+				x := e.trials(2, 200<<10)[d]
+				x.Deadline = e.world.Now().After(after)
+				e.startAll([]*trial{x})
+				e.waitAll([]*trial{x})
+				x.judge(t)
+				if over := time.Duration(x.at - x.Deadline); x.Outcome.Err != nil && over > haltGrace+abandonTimeout+time.Second {
+					t.Errorf("it ended %v after its deadline", over)
+				}
+				done := x.Outcome.Err == nil
+				e.end()
+				if t.Failed() {
+					t.Fatalf("deadline after %v: %+v", after, x.Outcome)
+				}
+				if done {
+					break
+				}
+				late++
+			}
+			if late < 5 {
+				t.Errorf("only %d deadlines passed", late)
+			}
+		}
+	})
+}
+
+// kill ends an engine's process, and its share of the fabric.
+func (n *engine) kill() {
+	n.dead = true
+	n.native.Kill()
+	n.process.Kill()
+}
+
+// proves, G-9
+func TestASourceKilledAtEachStepLeavesNothingAtTheRequester(t *testing.T) {
+	policies(t, func(t *testing.T, prepare func() *ends) {
+		eachStep(t, 23, prepare, func(e *ends, _ *trial) { e.to.kill() }, func(e *ends, x *trial) {
+			if !x.Outcome.Drained {
+				t.Errorf("not drained: %+v", x.Outcome)
+			}
+			e.survivor(e.from)
+		})
+	})
+}
+
+// proves
+func TestARequesterKilledAtEachStepLeavesNothingAtTheSource(t *testing.T) {
+	policies(t, func(t *testing.T, prepare func() *ends) {
+		for n := 0; n < 700; n += 23 {
+			e := prepare()
+			x := e.trials(2, 200<<10)[n%2]
+			e.startAll([]*trial{x})
+			for range n {
+				e.world.Step()
+			}
+			e.from.kill()
+			e.idle()
+			e.survivor(e.to)
+			if t.Failed() {
+				t.Fatalf("step %d, %v", n, x.Direction)
+			}
+		}
+	})
+}
+
+// survivor checks the one of two engines that was not killed, and closes it.
+func (e *ends) survivor(n *engine) {
+	t := e.t
+	t.Helper()
+	for _, m := range n.memories {
+		if g := Of(m.Registration); m.Loans() != 0 || g.Uses() != 0 || !m.backing.Quiet() {
+			t.Errorf("%s: %d loans, %d users of the devices' registration, leases free %v", n.name, m.Loans(), g.Uses(), m.backing.Quiet())
+		}
+	}
+	n.tracker.RetireAll()
+	n.closeRails()
+	n.closeStreams()
+	closed := false
+	e.on(n.lanes[0].Loop, func() { n.transport.Close(func(err error) { closed = true; must(t, err) }) })
+	e.until("closing the transport", func() bool { return closed })
+	for _, owed := range n.ledger.Owed() {
+		t.Errorf("%s: not repaid: %+v", n.name, owed)
+	}
+	if live := n.native.Live(); !live.Empty() {
+		t.Errorf("%s: native objects are left: %+v", n.name, live)
+	}
+	all := e.sites
+	e.sites = []*site{n.site}
+	e.endLoops()
+	e.sites = all
+}
