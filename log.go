@@ -13,6 +13,7 @@ func (e *Engine) writeLog() {
 	log := e.config.Logger.With().Str("engine", e.endpoint).Logger()
 	log.Info().Str("epoch", e.policy.Epoch.String()).Int("lanes", len(e.runners)).
 		Str("kernel", e.runners[0].lane.Kernel().Name()).Str("reason", e.kernel).Msg("engine open")
+	e.logDevices(&log)
 	for {
 		select {
 		case <-e.notes:
@@ -49,4 +50,20 @@ var noteTexts = map[lanes.NoteKind]struct{ text, remedy string }{
 	lanes.NoteStaleEpoch:       {"a peer was refused: it expects another life of this source", "give the peer this engine's epoch, if it means this engine"},
 	lanes.NotePermission:       {"a peer was refused: the region does not allow the direction", "register the range with RemoteRead or RemoteWrite, if the peer may do this"},
 	lanes.NoteRetained:         {"a descriptor could not be closed and is retained", "see Engine.RetainedResources"},
+}
+
+// logDevices says which RDMA devices were found, and why others are not used.
+func (e *Engine) logDevices(log *zerolog.Logger) {
+	stats := e.rdma.stats()
+	if stats == nil {
+		return
+	}
+	for _, d := range stats.Devices {
+		line := log.Info()
+		if d.State != "active" {
+			line = log.Warn().Str("reason", d.Reason)
+		}
+		line.Str("library", stats.Library).Int("nic", d.NIC).Str("device", d.Name).Str("state", d.State).Int("port", d.Port).
+			Str("gid", d.GID).Int("gid_index", d.GIDIndex).Int("numa", d.NUMANode).Msg("RDMA device")
+	}
 }

@@ -23,7 +23,8 @@ type Stats struct {
 	//
 	// Used is zero in all of them after a full drain: each registration was unregistered, each batch has ended and
 	// was freed, the notifications were received, each segment was closed and nothing is in flight. An accepted
-	// stream, even an idle one, is held until its peer closes it, IdleTimeout passes, or the engine is closed;
+	// stream, even an idle one, is held until its peer closes it, IdleTimeout passes, or the engine is closed, and so is an
+	// RDMA queue pair until the peer closes its segment, its place is needed, or the engine is closed;
 	// after Close only what is the caller's (registrations, batches, notifications) can still be charged.
 	Gauges []Gauge
 	// Kernel is "io_uring", "epoll" or "sim"; KernelReason says why.
@@ -33,6 +34,8 @@ type Stats struct {
 	Totals Traffic
 	// Unquiesced counts calls that returned ErrUnquiesced and whose work has not ended yet.
 	Unquiesced int64
+	// RDMA is nil for an engine without it.
+	RDMA *RDMAStats
 }
 
 // LaneStats is one lane's share.
@@ -68,7 +71,7 @@ type Traffic struct {
 func (e *Engine) Stats() Stats {
 	s := Stats{
 		Endpoint: e.endpoint, Epoch: e.policy.Epoch, Kernel: e.runners[0].lane.Kernel().Name(), KernelReason: e.kernel,
-		Gauges: e.budgets.ledger.Snapshot(), Unquiesced: e.counts.unquiesced.Load(),
+		Gauges: e.budgets.ledger.Snapshot(), Unquiesced: e.counts.unquiesced.Load(), RDMA: e.rdma.stats(),
 	}
 	for _, r := range e.runners {
 		l := LaneStats{Index: r.lane.Index, Loop: r.lane.Loop.Stats(), DroppedNotes: r.lane.Journal.Dropped(), Traffic: trafficOf(&r.lane.Counts)}

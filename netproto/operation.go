@@ -41,6 +41,12 @@ func (o Operation) Grants() bool {
 	return o >= OperationRDMARead && o <= OperationRDMAWriteSliced
 }
 
+// Ends reports whether the operation only ends what an earlier one has begun at the source: a source that is closing
+// serves it all the same, since it waits for that end.
+func (o Operation) Ends() bool {
+	return o == OperationRDMADone || o == OperationRDMAAbandon || o == OperationRDMADisconnect
+}
+
 // connects reports whether the operation is about connections or granted parents. Its request has the size
 // of the body as its length, and the body stands directly behind it.
 func (o Operation) connects() bool {
