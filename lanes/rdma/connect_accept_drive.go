@@ -285,7 +285,11 @@ func (d *departure) visit(r *Rails) bool {
 		}
 		d.answer(netproto.StatusSuccess)
 	})
-	c.Fail(errPeerLeft, 0)
+	if c.array.Users() > 0 {
+		c.Fail(errPeerLeft, 0)
+	} else if r.store.Retire(c.array) {
+		c.finish()
+	}
 	return true
 }
 

@@ -244,3 +244,31 @@ func TestPostingAndReapingAllocateNothing(t *testing.T) {
 type sink struct{ n int }
 
 func (s *sink) Reaped(uint64, *verbs.Reaped) { s.n++ }
+
+// A failure and the flush behind it may be taken in one look: all of it is handed out before the connection is quiet.
+//
+// proves R-17
+func TestFlushThatWasTakenWithTheFailureIsHandedOutBeforeQuiet(t *testing.T) {
+	for _, p := range []simverbs.Personality{simverbs.Hardware, simverbs.SoftRoCE} {
+		r, a, _, h, c := connected(t, p, siteOptions{})
+		g := a.register(r.memory(4096), false)
+		r.fabric.Plan(simverbs.Fault{Kind: simverbs.FailWork, Process: "a", Status: verbs.WorkRemoteAccess})
+		seen := -1
+		h.onQuiet = func(bool) { seen = len(h.reaped) }
+		r.on(a.lanes[0].Loop, func() {
+			local, _ := g.On(c.Device.NIC)
+			address, _ := g.Range()
+			var list []verbs.Work
+			for i := range 5 {
+				list = append(list, verbs.Work{SendWork: verbs.SendWork{ID: c.TagSend(h, uint64(i)), Operation: verbs.Send, Address: address, Length: 8, LocalKey: local.LocalKey()}})
+			}
+			must(t, c.PostSend(0, list))
+			r.world.Advance(10 * time.Millisecond) // the lane looks only when everything has failed
+		})
+		r.until("quiet", func() bool { return len(h.quiet) == 1 })
+		if seen != 5 {
+			t.Errorf("%s: %d of 5 completions came before quiet", p, seen)
+		}
+		r.finish()
+	}
+}
