@@ -34,8 +34,7 @@ type hunt struct {
 func (r *Rails) acquire(key ArrayKey, width int, w *Waiter, who hunter) Step {
 	answer := r.store.Acquire(key, width, w)
 	answer.Waiter = w
-	var full *budgets.Exhausted
-	if answer.Step == Refuse && errors.As(answer.Err, &full) && full.Asked <= full.Limit && len(r.transport.rails) > 1 {
+	if answer.Step == Refuse && len(r.transport.rails) > 1 && passing(answer.Err) {
 		h := &hunt{home: r, key: key, width: width, waiter: w, who: who, refusal: answer}
 		who.hunts(h)
 		h.tour()
@@ -43,6 +42,12 @@ func (r *Rails) acquire(key ArrayKey, width int, w *Waiter, who hunter) Step {
 	}
 	r.serve(answer)
 	return answer.Step
+}
+
+// passing is true exactly for a lack of places that others may end. It is kept apart so that acquire allocates nothing.
+func passing(err error) bool {
+	var full *budgets.Exhausted
+	return errors.As(err, &full) && full.Asked <= full.Limit
 }
 
 // hunter is a petitioner that may have to look on other lanes.
