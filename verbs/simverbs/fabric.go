@@ -93,6 +93,7 @@ type Fabric struct {
 	packets    []*packet // free ones
 	plan       []*planned
 	violations []error
+	woken      func() // wake, made once
 }
 
 const far = time.Duration(1<<63 - 1)
@@ -100,10 +101,12 @@ const far = time.Duration(1<<63 - 1)
 // NewFabric makes an empty fabric. Tests print the seed.
 func NewFabric(seed uint64, o Options) *Fabric {
 	o.complete()
-	return &Fabric{
+	f := &Fabric{
 		gate: make(chan struct{}, 1), options: o, seed: seed, promised: far, instant: -1, descriptor: 1 << 20, readable: map[int]bool{},
 		random: rand.New(rand.NewPCG(seed, 0x7665726273)),
 	}
+	f.woken = f.wake
+	return f
 }
 
 // Seed is the number that the fabric was made from.
@@ -126,7 +129,7 @@ func (f *Fabric) leave() {
 	}
 	<-f.gate
 	if ask > 0 {
-		later(ask, f.wake)
+		later(ask, f.woken)
 	}
 }
 
