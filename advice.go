@@ -132,6 +132,11 @@ func (e *Error) exhaustion() advice {
 			"the notification was not delivered; it is the peer's budget that ran out, not this engine's: its inbox is full, or its limit for one notification is smaller",
 			"let the peer receive its notifications and send again, or raise Limits.Notifications, NotificationQueue or NotificationBytes at the peer",
 		}
+	case errors.As(e.Cause, &fault) && fault.Cause == lanes.Refused && strings.HasPrefix(fault.Stage, "RDMA"):
+		return advice{
+			"no byte was moved; it is the peer's budget that ran out, not this engine's: its queue pairs, grants, bytes or keys for RDMA, or its handlers",
+			"ask for less at a time, wait for the peer's work to end, or raise the one of RDMA.Limits or Limits at the peer whose gauge shows refusals in its Stats",
+		}
 	case errors.As(e.Cause, &fault) && fault.Cause == lanes.Refused:
 		return advice{
 			"no byte was moved; it is the peer's budget that ran out, not this engine's: its payload limit, handlers or buffers",

@@ -138,8 +138,9 @@ func (l *RDMALimits) complete(width int) error {
 		}
 	}
 	switch {
-	case l.SendWork > l.CompletionEntries:
-		return invalid("Config.RDMA.Limits.SendWork is %d, but CompletionEntries only %d; each send needs an entry for its completion", l.SendWork, l.CompletionEntries)
+	case l.CompletionEntries < 8 || 2*(l.SendWork+1) > l.CompletionEntries:
+		return invalid("Config.RDMA.Limits.SendWork is %d, but CompletionEntries only %d; each send of a queue pair needs an entry, so it must be at least %d: one pair for READ and one for WRITE",
+			l.SendWork, l.CompletionEntries, max(8, 2*(l.SendWork+1)))
 	case l.Endpoints < width:
 		return invalid("Config.RDMA.Limits.Endpoints is %d, but Config.RDMA.Width %d; one connection takes that many queue pairs", l.Endpoints, width)
 	}
@@ -159,6 +160,13 @@ func (c *Config) completeRDMA() error {
 	own := *c.RDMA // the caller's stays as it is
 	c.RDMA = &own
 	return c.RDMA.complete()
+}
+
+// receiveDepth is how many receives each queue pair of a source has: enough that one request may have as many slices as
+// SPEC R-8 allows, and no more than a quarter of a completion queue, which all pairs of a device on a lane share.
+func (c *RDMAConfig) receiveDepth() int {
+	whole := max(c.Limits.SendWork, (netproto.SlicesMax+c.Width-1)/c.Width)
+	return min(whole, c.Limits.CompletionEntries/4-1)
 }
 
 // pins are the strict choices: naming a device pins port 1 and GID index 0 as well (SPEC R-1).
