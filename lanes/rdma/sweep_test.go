@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/netproto"
@@ -212,6 +213,53 @@ func TestNothingIsLostWhenCompletionsAre(t *testing.T) {
 					}
 				}
 			}
+		}
+	}
+}
+
+// Devices go, ports flap and addresses move at any moment of a life.
+//
+// proves
+func TestNothingIsLostWhenDevicesAndPortsChangeAtAnyTime(t *testing.T) {
+	for _, kind := range []simverbs.FaultKind{simverbs.PortDown, simverbs.GIDRemove, simverbs.GIDMove, simverbs.DeviceRemove} {
+		for _, p := range []simverbs.Personality{simverbs.Hardware, simverbs.SoftRoCE} {
+			for _, mode := range []Progress{Polling, EventDriven} {
+				for _, host := range []string{"a", "b"} {
+					for _, at := range []time.Duration{0, 20e3, 60e3, 100e3, 150e3, 200e3, 300e3, 400e3, 600e3, 1e6, 3e6} {
+						fault := simverbs.Fault{Kind: kind, Host: host, GID: 1, To: 5, At: at}
+						t.Run(fault.String()+"/"+p.String()+"/"+mode.String(), func(t *testing.T) {
+							r := newRig(t, p)
+							r.world.Later(at, func() { // the host's devices are there by then
+								r.fabric.Plan(simverbs.Fault{Kind: kind, Host: host, GID: 1, To: 5},
+									simverbs.Fault{Kind: simverbs.PortUp, Host: host, At: 2 * time.Second})
+							})
+							life(r, siteOptions{lanes: 2, config: Config{Progress: mode, Width: 2}})
+							r.pass(5 * time.Second)
+							life2(r, kind == simverbs.PortDown || kind == simverbs.GIDMove)
+							r.settleUp()
+						})
+					}
+				}
+			}
+		}
+	}
+}
+
+// life2 goes on after the fault. Recovers says that everything works again.
+func life2(r *rig, recovers bool) {
+	a, b := r.sites[0], r.sites[1]
+	for lane := range a.lanes {
+		h := a.claim(lane, a.peer(lane, b), lanes.Write)
+		if recovers && h.claim.Err != nil {
+			r.t.Errorf("after the recovery: %v", h.claim.Err)
+		}
+		if c := h.claim.Hold.Connection; c != nil {
+			r.exchange(a, b, c)
+			r.on(c.rails.lane.Loop, func() {
+				if h.claim.Hold.Connection != nil && c.Open() {
+					h.release()
+				}
+			})
 		}
 	}
 }
