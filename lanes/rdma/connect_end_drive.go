@@ -331,6 +331,7 @@ func (r *Rails) Close(closed func()) {
 		closed = func() { earlier(); later() }
 	}
 	r.closed, r.fenced = closed, true
+	r.upper.shut()
 	if r == r.transport.rails[0] {
 		r.transport.monitor.stop()
 	}

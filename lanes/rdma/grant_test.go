@@ -419,3 +419,107 @@ func TestTheSourceRevokesGrantsWhoseRequesterIsSilent(t *testing.T) {
 		e.end()
 	})
 }
+
+// A window that has no fresh key left is put aside, and another one takes its place; when the history of keys is full the
+// source refuses, and what it has goes on.
+//
+// proves R-12
+func TestUsedUpWindowsAreParkedUntilTheHistoryOfKeysIsFull(t *testing.T) {
+	o := siteOptions{devices: single(0), config: Config{KeyIndices: 3}}
+	e := newEnds(t, simverbs.Hardware, endsOptions{siteOptions{devices: single(0)}, o})
+	remote, local := e.to.memory(4096, netproto.ReadWrite, 1), e.from.memory(4096, netproto.LocalOnly, 2)
+	run := func() lanes.Outcome { return e.run(e.transfer(lanes.Read, local, remote, 0)) }
+	served := 0
+	var last lanes.Outcome
+	for range 900 {
+		if last = run(); last.Err != nil {
+			break
+		}
+		served++
+	}
+	if served != 3*256 {
+		t.Errorf("%d grants out of 3 indices, want 256 of each", served)
+	}
+	if f := faultIn(t, last); f.Status != netproto.StatusExhausted || !last.Drained || last.Local != lanes.EffectNone {
+		t.Errorf("%+v", last)
+	}
+	counts := e.to.transport.devices[0].Domain.Counts()
+	equal(t, "windows", counts.Windows, 3)
+	equal(t, "parked", counts.Parked, 3)
+	e.end()
+}
+
+// A requester's streams may be on any lane of the source.
+//
+// proves R-13
+func TestDoneAndAbandonFindTheirParentOnAnotherLane(t *testing.T) {
+	e := newEnds(t, simverbs.Hardware, endsOptions{to: siteOptions{lanes: 3}})
+	remote := e.to.memory(64<<10, netproto.RemoteRead, 1)
+	h := e.hand(lanes.Read)
+	for range 4 { // each peer has a stream of its own
+		other := e.from.knows(0, e.to)
+		equal(t, "grants", h.ask(remote.ID(), 0, 4096, 1), netproto.StatusSuccess)
+		b := h.binding(0)
+		equal(t, "binding", h.send(&b, h.grants[0].Key), verbs.WorkSuccess)
+		equal(t, "DONE", h.tellAs(other, netproto.OperationRDMADone, h.request.Requester), netproto.StatusSuccess)
+		equal(t, "DONE again", h.tellAs(other, netproto.OperationRDMADone, h.request.Requester), netproto.StatusProtocolError)
+	}
+	sessions := 0
+	for _, l := range e.to.lanes {
+		if l.server.Sessions() > 0 {
+			sessions++
+		}
+	}
+	if sessions < 2 {
+		t.Error("all streams are on one lane: nothing was shown")
+	}
+	equal(t, "grants", h.ask(remote.ID(), 0, 4096, 1), netproto.StatusSuccess)
+	equal(t, "ABANDON", h.tellAs(e.from.knows(0, e.to), netproto.OperationRDMAAbandon, h.request.Requester), netproto.StatusSuccess)
+	e.quiet()
+	h.leave()
+	e.end()
+}
+
+// What a device refuses is said as such; what the source has too little of, too.
+//
+// proves R-11, U-3
+func TestASourcesRefusalNamesItsKind(t *testing.T) {
+	cases := map[string]struct {
+		plan   simverbs.Fault
+		before func(e *ends) func()
+		status netproto.Status
+	}{
+		"window":  {plan: simverbs.Fault{Kind: simverbs.FailCall, Call: simverbs.CallAllocateWindow}, status: netproto.StatusNativeError},
+		"bind":    {plan: simverbs.Fault{Kind: simverbs.BadWork}, status: netproto.StatusNativeError},
+		"receive": {plan: simverbs.Fault{Kind: simverbs.BadWork, Call: simverbs.CallPostReceive}, status: netproto.StatusNativeError},
+		"grants": {before: func(e *ends) func() {
+			c, err := e.to.transport.config.Budgets.Grants.Take(GrantsDefault)
+			must(e.t, err)
+			return c.Repay
+		}, status: netproto.StatusExhausted},
+		"bytes": {before: func(e *ends) func() {
+			c, err := e.to.transport.config.Budgets.DirectBytes.Take(DirectBytesDefault - 10)
+			must(e.t, err)
+			return c.Repay
+		}, status: netproto.StatusExhausted},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			e := newEnds(t, simverbs.Hardware, endsOptions{siteOptions{devices: single(0)}, siteOptions{devices: single(0)}})
+			remote := e.to.memory(64<<10, netproto.RemoteRead, 1)
+			h := e.hand(lanes.Read)
+			after := func() {}
+			if c.before != nil {
+				after = c.before(e)
+			} else {
+				c.plan.Process = "b"
+				e.fabric.Plan(c.plan)
+			}
+			equal(t, "grants", h.ask(remote.ID(), 0, 4096, 2), c.status)
+			after()
+			e.quiet()
+			h.leave()
+			e.end()
+		})
+	}
+}

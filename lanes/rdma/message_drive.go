@@ -232,31 +232,45 @@ func (p *provision) arrive(lacks []need) {
 
 // windUp ends the stocks of a lane whose connections are gone, then closed is called.
 func (r *Rails) windUp(closed func()) {
+	u := &r.upper
+	u.told = append(u.told, closed)
+	if u.ending.away {
+		return
+	}
+	tell := func() {
+		told := u.told
+		u.told = nil
+		for _, f := range told {
+			f()
+		}
+	}
 	some := false
 	for _, rail := range r.rails {
 		some = some || len(rail.stock.slabs)+len(rail.stock.windows)+len(rail.stock.spent) > 0
 	}
 	if !some {
-		closed()
+		tell()
 		return
 	}
-	r.upper.ending.send(r.transport.config.Cold, r.lane.Loop, func() {
+	u.ending.send(r.transport.config.Cold, r.lane.Loop, func() {
 		for _, rail := range r.rails {
 			rail.stock.end(rail.Device)
 		}
-	}, func(reactor.Instant) { closed() })
+	}, func(reactor.Instant) { tell() })
 }
 
 // upper is what transfers and grants share on one lane.
 type upper struct {
 	source      *GrantService
 	first, last *Transfer // those that wait for receives of their peers, in order
+	running     *Transfer // all that have begun and not ended
 	sweeps      uint64
 	serving     bool // true exactly inside serve
 	again       bool
 	tiers       Tiers // towards memory whose node is not known
 	tiered      bool
 	ending      errand
+	told        []func()     // who waits for it
 	works       []verbs.Work // scratch of pump; nil while in use
 	eaters      []*hunger
 	receive     [1]verbs.ReceiveWork // scratch

@@ -131,6 +131,7 @@ func (s *GrantService) Serve(session *control.Session, r netproto.Request) {
 		return
 	}
 	s.parents, p.live = append(s.parents, p), true
+	s.rails.pending++ // the lane's end waits for it
 	lane := s.rails.lane
 	p.deadline = lane.Now().After(lane.Policy.SourceTimeout)
 	lane.Arm(&p.timer, p.deadline, p)

@@ -189,6 +189,7 @@ func (p *parent) end() {
 	kept := !ok && p.count.Amount() == 0
 	p.giveBack()
 	p.machine.stage = parentIdle
+	s.rails.pending--
 	for i, other := range s.parents {
 		if other == p {
 			s.parents = append(s.parents[:i], s.parents[i+1:]...)
@@ -219,6 +220,7 @@ func (p *parent) end() {
 		}
 	}
 	p.leave()
+	s.rails.settle()
 }
 
 // find returns the parent with a name; nil: there is none on this lane.

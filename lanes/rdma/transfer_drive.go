@@ -64,6 +64,8 @@ type Transfer struct {
 	filled     bool // staged WRITE: true exactly when staging has the payload
 	roomy      bool // true exactly while receives of the peer are reserved
 	next       *Transfer
+	before     *Transfer // beside behind: among all that run
+	behind     *Transfer
 	waiting    bool // true exactly while in the list of those that wait for receives
 	provision  provision
 	away       bool // true exactly while the provision is fetched
@@ -149,6 +151,8 @@ func (t *Transfer) private() bool { return t.staged() || t.peer.Host == netproto
 
 func (t *Transfer) reset(r *Rails, p *Peer) {
 	t.rails, t.peer = r, p
+	r.upper.begun(t)
+	r.pending++ // the lane's end waits for it
 	t.machine.begin(t.Direction, r.transport.config.Host == netproto.HostStaged)
 	t.used, t.owed, t.closing, t.copied = 0, 0, 0, 0
 	t.slots, t.grants = t.slots[:0], t.grants[:0]

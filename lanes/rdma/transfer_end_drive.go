@@ -14,18 +14,20 @@ import (
 
 // Cancel ends the transfer early; Done follows, possibly at once. A commit under way goes on: it is bounded, and would
 // otherwise leave the range half changed (SPEC T-1).
-func (t *Transfer) Cancel() {
+func (t *Transfer) Cancel() { t.halted(lanes.Cancelled, nil) }
+
+func (t *Transfer) halted(why lanes.Cause, err error) {
 	switch t.machine.stage {
 	case transferIdle, transferHalting, transferAbandoning, transferParting:
 	case transferChecking:
 		t.check.exchange.Cancel()
 	case transferCommit:
 		if !t.lease.Held() {
-			t.machine.fail(fault(lanes.Cancelled, "commit", segments.ErrConflict))
+			t.machine.fail(fault(why, "commit", segments.ErrConflict))
 			t.settle()
 		}
 	default:
-		t.fail(&lanes.Fault{Cause: lanes.Cancelled})
+		t.fail(&lanes.Fault{Cause: why, Err: err})
 	}
 }
 
@@ -258,7 +260,43 @@ func (t *Transfer) report() {
 		counts.BytesWritten.Add(t.Length)
 	}
 	t.machine.stage = transferIdle
+	r := t.rails
+	r.upper.ended(t)
+	r.pending--
 	t.Done(t)
+	r.settle()
+}
+
+// begun lists a transfer that runs.
+func (u *upper) begun(t *Transfer) {
+	t.before, t.behind = nil, u.running
+	if u.running != nil {
+		u.running.before = t
+	}
+	u.running = t
+}
+
+func (u *upper) ended(t *Transfer) {
+	if t.before == nil {
+		u.running = t.behind
+	} else {
+		t.before.behind = t.behind
+	}
+	if t.behind != nil {
+		t.behind.before = t.before
+	}
+	t.before, t.behind = nil, nil
+}
+
+// shut ends all transfers, because the lane ends.
+func (u *upper) shut() {
+	for t := u.running; t != nil; {
+		behind := t.behind
+		t.halted(lanes.Closed, ErrClosed)
+		if t = behind; t != nil && t.machine.stage == transferIdle { // it ended with the one before
+			t = u.running
+		}
+	}
 }
 
 // work (eater).

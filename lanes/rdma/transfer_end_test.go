@@ -7,6 +7,9 @@ import (
 
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/netproto"
+	"github.com/orbitte/orbitte/reactor"
+	"github.com/orbitte/orbitte/segments"
+	"github.com/orbitte/orbitte/verbs"
 	"github.com/orbitte/orbitte/verbs/simverbs"
 )
 
@@ -29,6 +32,10 @@ func eachStep(t *testing.T, stride int, prepare func() *ends, happen func(e *end
 			if !early {
 				happen(e, x)
 			}
+			for x.done == 0 && e.world.Now() < reactor.Instant(patience) && !t.Failed() {
+				e.world.Step()
+				e.leased(x)
+			}
 			e.waitAll([]*trial{x})
 			x.judge(t)
 			if f, ok := x.Outcome.Err.(*lanes.Fault); ok {
@@ -47,6 +54,39 @@ func eachStep(t *testing.T, stride int, prepare func() *ends, happen func(e *end
 		}
 		if len(outcomes) < 3 {
 			t.Errorf("it met the stages %v only", outcomes)
+		}
+	}
+}
+
+// leased checks that ranges which a device may touch are leased and lent.
+func (e *ends) leased(x *trial) {
+	e.t.Helper()
+	flying := 0
+	for i := range x.machine.parcels {
+		flying += x.machine.parcels[i].flying
+	}
+	if flying > 0 && !x.private() {
+		if lease, err := x.Local.Lease(0, x.Length, segments.Exclusive); err == nil {
+			lease.Return()
+			e.t.Errorf("%s: %d pieces of work are with the device, and the local range is free", x.machine.stage, flying)
+		}
+		if Of(x.Local).Uses() == 0 || e.from.transport.config.Budgets.DirectBytes.Used() < int64(x.Length) {
+			e.t.Errorf("%s: %d pieces of work are with the device, and nothing is lent or charged for them", x.machine.stage, flying)
+		}
+	}
+	for _, s := range e.to.services {
+		for _, p := range s.parents {
+			for i, phase := range p.machine.phases {
+				if phase != childBinding && phase != childBound && phase != childPublished || p.staging != nil || e.to.dead {
+					continue
+				}
+				if !p.lease.Held() || p.registered == nil || !p.count.Held() || !p.bytes.Held() || p.children[i].window == nil {
+					e.t.Errorf("%s: a grant gives authority over a range that is not leased, lent and charged", p.machine.stage)
+				}
+				if phase == childPublished && p.children[i].window.Phase() != verbs.WindowPublished {
+					e.t.Errorf("a published grant's window is %s", p.children[i].window.Phase())
+				}
+			}
 		}
 	}
 }
@@ -172,4 +212,25 @@ func (e *ends) survivor(n *engine) {
 	e.sites = []*site{n.site}
 	e.endLoops()
 	e.sites = all
+}
+
+// proves G-6, R-17, R-18
+func TestClosingALaneAtEachStepEndsItsTransfersAndGrants(t *testing.T) {
+	policies(t, func(t *testing.T, prepare func() *ends) {
+		for _, source := range []bool{false, true} {
+			eachStep(t, 31, prepare, func(e *ends, _ *trial) {
+				n := e.from
+				if source {
+					n = e.to
+				}
+				l := n.lanes[0]
+				e.on(l.Loop, func() { l.rails.Close(func() {}) })
+			}, func(e *ends, x *trial) {
+				if x.Outcome.Err != nil && !x.Outcome.Drained {
+					t.Errorf("%+v", x.Outcome)
+				}
+				e.end()
+			})
+		}
+	})
 }
