@@ -47,6 +47,7 @@ type op struct {
 	over       bool    // its end was told
 	frames     *stream // on which its frame went out; nil: not yet
 	rank       uint64  // of that frame
+	alike      bool    // a frame went out that may be its own or that of another op in flight
 }
 
 // String tells which request of which line of the history it is: that of a batch, or of the transfer of an engine that

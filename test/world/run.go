@@ -95,6 +95,7 @@ type life struct {
 	queue    []queued // calls that wait behind it
 	epoch    orbitte.Epoch
 	direct   bool
+	leaders  map[*life]*op // by peer: the first request of the newest submission whose frame went out
 	memories []*memory
 	ranges   []*registration
 	segments []*segment

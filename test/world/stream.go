@@ -191,16 +191,38 @@ func (r *run) only(s *stream, key frameKey) (found *op) {
 				continue
 			}
 			if found != nil {
-				return nil
+				found.alike, o.alike = true, true
+				continue
 			}
 			found = o
 		}
 	}
-	if found != nil {
-		r.frames++
-		found.frames, found.rank = s, r.frames
+	if found == nil || found.alike {
+		return nil
 	}
+	r.frames++
+	found.frames, found.rank = s, r.frames
+	r.inLine(found)
 	return found
+}
+
+// inLine: a submission whose first frame goes out behind that of one which was submitted to the same peer after it has
+// been overtaken (SPEC T-3). Direct placement is let off: it waits for its lease outside the queue.
+func (r *run) inLine(o *op) {
+	l, peer := o.submission.life, o.remote.life
+	if o.index != 0 || l.direct {
+		return
+	}
+	last := l.leaders[peer]
+	switch {
+	case last == nil || last.submission.started < o.submission.started:
+		if l.leaders == nil {
+			l.leaders = map[*life]*op{}
+		}
+		l.leaders[peer] = o
+	case last.submission.started > o.submission.started:
+		r.violate(OracleStream, "%v: %v goes out behind %v, which was submitted to the same peer after it", l, o, last)
+	}
 }
 
 func (r *run) named(epoch orbitte.Epoch) *life {
