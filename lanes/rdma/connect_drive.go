@@ -146,7 +146,6 @@ type Connection struct {
 	leave  *question // requester: the exchange that ends the source's side; nil: not begun
 	left   error     // what it came to
 	ends   []func(error)
-	lost   []verbs.Tag
 	busy   bool   // true exactly inside advance
 	forgot bool   // true exactly when the source does not know the connection any more
 	listed bool   // in rail.connections

@@ -382,9 +382,7 @@ func (r *Rails) settle() {
 // end takes the rail out of its lane and ends its queues; refusals are in the context's book.
 func (r *Rail) end() {
 	r.rails.lane.Disarm(&r.mending)
-	if !r.ended {
-		_ = r.destroy()
-	}
+	_ = r.destroy()
 	r.ended = true
 	r.rails.lane.Detach(r)
 }

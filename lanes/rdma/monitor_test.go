@@ -202,7 +202,8 @@ func TestBrokenCompletionQueuesAreReplaced(t *testing.T) {
 		peer := a.peer(0, b)
 		h := a.claim(0, peer, lanes.Read)
 		reader := a.claim(0, peer, lanes.Write)
-		r.fabric.Plan(simverbs.Fault{Kind: simverbs.FailCall, Call: simverbs.CallPoll, Process: "a"})
+		r.fabric.Plan(simverbs.Fault{Kind: simverbs.FailCall, Call: simverbs.CallPoll, Process: "a"},
+			simverbs.Fault{Kind: simverbs.FailCall, Call: simverbs.CallCreateQueue, Process: "a", Index: 1}) // the next try makes both
 		r.on(a.lanes[0].Loop, func() { a.lanes[0].rails.Rail(0).Collect(1, 0); a.lanes[0].rails.Rail(0).dirty = true })
 		r.until("both users to be told", func() bool { return len(h.quiet) == 1 && len(reader.quiet) == 1 })
 		r.until("the new queues", func() bool { return a.transport.Stats().ProgressRecoveries == 1 })

@@ -56,7 +56,8 @@ type Rail struct {
 	mendAt   reactor.Instant // when the broken queues may be replaced
 	mending  reactor.Timer
 	building int            // builders that use the queues
-	ended    bool           // true exactly when the queues are gone or retained
+	ended    bool           // true exactly when there are no queues to look at
+	kept     bool           // true exactly when they could not be destroyed: they are in the context's book, and never replaced
 	letter   reactor.Letter // says that the device's state changed
 	stock    stock          // message slots and windows of the upper half
 }
@@ -397,7 +398,7 @@ func (r *Rail) Expire(*reactor.Timer, reactor.Instant) { r.mend() }
 // mend replaces queues that are not trusted, once nobody uses them (SPEC R-19, progress recovery). A device whose queues
 // break again and again is tried once in mendDelay.
 func (r *Rail) mend() {
-	if r.broken == "" || r.ended || len(r.connections) > 0 || r.building > 0 || r.rails.fenced {
+	if r.broken == "" || r.kept || len(r.connections) > 0 || r.building > 0 || r.rails.fenced {
 		return
 	}
 	if r.rails.lane.Now() < r.mendAt {
@@ -408,10 +409,19 @@ func (r *Rail) mend() {
 		r.rails.lane.Cancel(r.watch)
 		return // Complete goes on
 	}
-	if r.destroy() != nil || r.open() != nil {
-		r.ended = true // what is left is in the context's book
+	r.ended = true
+	if r.destroy() != nil {
+		r.kept = true
 		return
 	}
+	if err := r.open(); err != nil {
+		_ = r.destroy() // what was made of it
+		r.broken = "new completion queues cannot be made: " + err.Error()
+		r.mendAt = r.rails.lane.Now().After(mendDelay)
+		r.rails.lane.Arm(&r.mending, r.mendAt, r)
+		return
+	}
+	r.ended = false
 	r.rails.transport.counts.progress.Add(1)
 	r.begin()
 }
