@@ -22,6 +22,28 @@ type Device struct {
 
 	transport *Transport
 	load      atomic.Int64 // payload bytes in flight that are charged to it (SPEC R-3)
+	traffic   struct{ read, written, served, stored flow }
+}
+
+// flow counts one kind of payload.
+type flow struct{ slices, bytes atomic.Uint64 }
+
+func (f *flow) add(bytes uint64) {
+	f.slices.Add(1)
+	f.bytes.Add(bytes)
+}
+
+// Flow is slices that ended well, and their bytes.
+type Flow struct{ Slices, Bytes uint64 }
+
+// Traffic is what a device carried: for this engine's READs and WRITEs, and for those of its peers.
+type Traffic struct{ Read, Written, Served, Stored Flow }
+
+// Traffic reads the lifetime counts; any goroutine.
+func (d *Device) Traffic() Traffic {
+	get := func(f *flow) Flow { return Flow{f.slices.Load(), f.bytes.Load()} }
+	t := &d.traffic
+	return Traffic{Read: get(&t.read), Written: get(&t.written), Served: get(&t.served), Stored: get(&t.stored)}
 }
 
 // Charge adds payload bytes in flight to the device, Discharge takes them back; any lane.

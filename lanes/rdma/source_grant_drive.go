@@ -127,6 +127,11 @@ func (p *parent) receive(i int) {
 	x.link.c.rail.stock.putWindow(x.window)
 	x.window = nil
 	p.machine.receive(i)
+	carried := &x.link.c.Device.traffic.served
+	if p.write {
+		carried = &x.link.c.Device.traffic.stored
+	}
+	carried.add(x.terms.length)
 	p.unexpect(i)
 	p.source.rails.transport.grants.received.Add(1)
 	p.advance()

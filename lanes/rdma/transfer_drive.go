@@ -77,7 +77,7 @@ type Transfer struct {
 	backoff    lanes.Backoff
 	roomBy     reactor.Instant // until when refusals for lack of room are answered by asking again; 0: not refused yet
 	by         reactor.Instant // end of the cleanup window; 0: nothing failed
-	retiring   bool            // true exactly when nobody else is to use the connections
+	retiring   bool            // true exactly when nobody else is to use the connections: the source may end them
 	forced     bool            // true exactly when the grace is over and the pairs were taken to the error state
 	stopping   bool            // true exactly inside advance
 	again      bool
@@ -464,7 +464,7 @@ func (t *Transfer) halt() {
 	}
 	if !t.machine.resting() {
 		if t.forced {
-			t.force(false)
+			t.force()
 		} else {
 			t.feed()
 		}

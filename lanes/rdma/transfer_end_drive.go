@@ -1,7 +1,6 @@
 package rdma
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/orbitte/orbitte/budgets"
@@ -68,23 +67,15 @@ func (t *Transfer) fail(f *lanes.Fault) {
 	t.advance()
 }
 
-// force takes the connections of unfinished slices to their end, or all of them when nobody knows what was granted. They
-// share one cleanup window (SPEC ).
-func (t *Transfer) force(all bool) {
+// force takes the connections of unfinished slices to their end. They share one cleanup window (SPEC ).
+func (t *Transfer) force() {
 	for i, l := range t.legs[:t.used] {
 		c := l.connection()
-		if c == nil || l.dead || !all && !t.unfinished(i) {
-			continue
+		if c != nil && !l.dead && t.unfinished(i) {
+			c.Fail(t.machine.fault, t.by)
 		}
-		var why error = errGivenUp
-		if t.machine.fault != nil {
-			why = t.machine.fault
-		}
-		c.Fail(why, t.by)
 	}
 }
-
-var errGivenUp = errors.New("a transfer was given up")
 
 // unfinished is true exactly when a slice on the leg may still do something.
 func (t *Transfer) unfinished(leg int) bool {
@@ -363,7 +354,15 @@ func (t *Transfer) Reaped(word uint64, w *verbs.Reaped) {
 	if !ok {
 		t.fail(faultOf("", &WorkError{Connection: c.String(), Status: w.Status, Vendor: w.Vendor}))
 	}
-	pair := int(t.machine.parcels[slice].pair)
+	p := &t.machine.parcels[slice]
+	if ok && p.phase == parcelEnded {
+		carried := &t.legOf(slice).rail.Device.traffic.read
+		if t.Direction == lanes.Write {
+			carried = &t.legOf(slice).rail.Device.traffic.written
+		}
+		carried.add(p.length)
+	}
+	pair := int(p.pair)
 	if c != nil && c.Open() {
 		if t.machine.next(slice) != workNone {
 			c.queue(pair, &t.hungers[slice], t, slice)

@@ -40,8 +40,8 @@ func (t *Transfer) takeGrants(q *question) {
 		t.grants = grants
 		if err != nil {
 			t.machine.authority = true
+			t.retiring = true
 			t.fail(fault(lanes.Violated, "RDMA grant", err))
-			t.force(true)
 			return
 		}
 		t.machine.granted(grants)
@@ -57,9 +57,8 @@ func (t *Transfer) takeGrants(q *question) {
 	case ok && f.Cause == lanes.Refused:
 		t.refused(f)
 	case q.Begun: // granted or not, and nobody here knows the keys
-		t.machine.authority = true
+		t.machine.authority, t.retiring = true, true
 		t.fail(f)
-		t.force(true)
 	default:
 		t.fail(f)
 	}
@@ -111,7 +110,7 @@ func (t *Transfer) takeReceipt(q *question) {
 	switch {
 	case m.stage == transferAbandoning:
 		if q.Err != nil { // what the source keeps for it is not known
-			t.force(true)
+			t.retiring = true
 		}
 		t.settle()
 	case q.Err == nil:

@@ -180,6 +180,19 @@ func TestSlicesGoOverBothRailsAndTheMaskKeepsThemOnOne(t *testing.T) {
 		for i, rail := range e.from.lanes[0].rails.rails {
 			equal(t, fmt.Sprintf("mask %d: rail %d is used", mask, i), rail.sends.Counts().Paid > 0, want[i])
 		}
+		var here, there Traffic
+		add := func(sum *Flow, f Flow) { sum.Slices, sum.Bytes = sum.Slices+f.Slices, sum.Bytes+f.Bytes }
+		for i, d := range e.from.transport.devices {
+			x := d.Traffic()
+			equal(t, fmt.Sprintf("mask %d: device %d has traffic", mask, i), x.Read.Slices > 0 && x.Written.Slices > 0, want[i])
+			add(&here.Read, x.Read)
+			add(&here.Written, x.Written)
+			x = e.to.transport.devices[i].Traffic()
+			add(&there.Served, x.Served)
+			add(&there.Stored, x.Stored)
+		}
+		equal(t, "traffic of the requester", here, Traffic{Read: Flow{40, 5 << 20}, Written: Flow{27, 5 << 20}})
+		equal(t, "traffic of the source", there, Traffic{Served: Flow{40, 5 << 20}, Stored: Flow{27, 5 << 20}})
 		e.end()
 	}
 }
