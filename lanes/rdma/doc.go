@@ -7,7 +7,10 @@
 // that order: Rails.Close on each lane, Registered.Retire, Transport.Close. Rails own the completion queues and the
 // connections of one lane; a Store owns the account of their places. A Connection owns its queue pairs: it ends drained and
 // destroyed, or retained, within one cleanup window. A Hold, a Claim, a Waiter and a question are part of their owner and
-// get exactly one answer. What is retained stays charged, and Transport.Retained lists it.
+// get exactly one answer. What is retained stays charged, and Transport.Retained lists it. A Transfer owns the lease, the
+// charge and the message slots of one READ or WRITE until every work request has completed or its pair was proven drained;
+// a GrantService owns its parents: windows, leases and charges until each key was ended by its receipt, or its window was
+// freed. What has no such proof after the cleanup window becomes a Residue, for good. Rails.Close ends both.
 //
 // Machines import budgets, lanes, netproto and segments; drives import reactor, verbs and lanes/control as well. Rails and
 // all below them belong to their lane's thread. Slow native calls run on the cold loop, and what they were about comes
@@ -27,10 +30,22 @@
 //	                                                  └──BuildFailed, nothing left──▶ (none)
 //	            ending ──Ended: places repaid──▶ (none)        ending ──Retained──▶ retained
 //
+//	transfer    connecting ─▶ room ─▶ stocking ─▶ leasing ─▶ granting ─▶ moving ─▶ receipt ─▶ (commit) ─▶ (parting) ─▶ idle
+//	            any ──failure, Cancel, deadline──▶ halting ─▶ (abandoning) ─▶ (parting) ─▶ idle
+//	parent      stocking ─▶ (filling) ─▶ binding ─▶ answering ─▶ granted ──receipts and DONE──▶ (commit) ─▶ idle
+//	            any ──failure, ABANDON, deadline──▶ revoking ─▶ idle
+//
 //	device      active ──port or address changed──▶ paused, connections drained ──address again, no pair left──▶ active
 //	            both ──fatal event──▶ fenced
 //
 // It relies on SPEC R, U-1 and L-6, on the order in which ibv_modify_qp(3) flushes a pair, and on verbs for what may be
 // destroyed when. It differs from the plan of one store for each role: the keys of the store say the role, and a source's
 // key names the requester's incarnation, since several lanes of one requester build connections that are otherwise equal.
+// max_grants counts parents; their slices are bounded by the receives of the pairs, which the requester knows from the
+// descriptor and waits for, so that a full source refuses nobody it could serve. A refusal for lack of room (status 6),
+// or of a leased range, comes before any authority and is asked again for 100 ms; only status 12 builds anew. A
+// failed transfer ends the grants that it does not use by their bindings, so that pairs which are well stay so for others;
+// a key that may be known is otherwise taken back only with its pair in error. A lost control stream revokes nothing by
+// itself, since an idle one may be closed at any time: the source's deadline does. Staged transfers have one connection
+// for each pair of NICs and parent, and their memory is not pooled. An empty transfer is checked by operation 1 or 2.
 package rdma
