@@ -117,10 +117,31 @@ func (e *ends) settleAll() (retained bool) {
 	return retained
 }
 
-// ordeal runs transfers while something fails, then more of them.
-func ordeal(t *testing.T, p simverbs.Personality, mode Progress, o endsOptions, plan ...simverbs.Fault) {
+// toll is what ordeals met.
+type toll struct{ ordeals, failed, retained, staged int }
+
+// check fails when the faults hardly met anything.
+func (c *toll) check(t *testing.T) {
 	t.Helper()
-	t.Run(fmt.Sprint(p, " ", mode, " ", plan), func(t *testing.T) {
+	t.Logf("%+v", *c)
+	if c.failed < c.ordeals/4 || c.retained < 3 || c.staged < c.ordeals/4 {
+		t.Errorf("the faults met too little: %+v", *c)
+	}
+}
+
+// ordeal runs transfers while something fails, then more of them. Every third one stages at the source, at the requester.
+func (c *toll) ordeal(t *testing.T, p simverbs.Personality, mode Progress, plan ...simverbs.Fault) {
+	t.Helper()
+	var o endsOptions
+	switch c.ordeals++; c.ordeals % 4 {
+	case 0:
+		o.to.config.Host = netproto.HostStaged
+		c.staged++
+	case 2:
+		o.from.config.Host = netproto.HostStaged
+		c.staged++
+	}
+	t.Run(fmt.Sprint(p, " ", mode, " ", o.from.config.Host, o.to.config.Host, " ", plan), func(t *testing.T) {
 		o.from.config.Progress, o.to.config.Progress = mode, mode
 		e := newEnds(t, p, o)
 		all := e.trials(8, 320<<10)
@@ -136,10 +157,19 @@ func ordeal(t *testing.T, p simverbs.Personality, mode Progress, o endsOptions, 
 			e.waitAll(round)
 			e.pass(2 * time.Second) // queues that broke are replaced once a second
 		}
+		failed := 0
 		for _, x := range all {
 			x.judge(t)
+			if x.Outcome.Err != nil {
+				failed = 1
+			}
 		}
-		if e.settleAll() || !over || plan[0].Count < 0 || plan[0].Kind == simverbs.DropPair {
+		c.failed += failed
+		retained := e.settleAll()
+		if retained {
+			c.retained++
+		}
+		if retained || !over || plan[0].Count < 0 || plan[0].Kind == simverbs.DropPair {
 			return
 		}
 		for _, x := range all[6:] { // what failed once is drained and built anew
@@ -158,12 +188,14 @@ func TestTransfersSurviveTheFailureOfEachNativeCall(t *testing.T) {
 		simverbs.CallQueueEvent, simverbs.CallArm, simverbs.CallPoll, simverbs.CallCreatePair, simverbs.CallModifyPair, simverbs.CallDestroyPair, simverbs.CallRegister,
 		simverbs.CallDeregister, simverbs.CallAllocateWindow, simverbs.CallFreeWindow, simverbs.CallPostSend, simverbs.CallPostReceive,
 	}
+	var c toll
+	defer func() { c.check(t) }()
 	for i, call := range calls {
 		for _, process := range []string{"a", "b"} {
-			for j, index := range []int{0, 1, 2, 5, 9} {
+			for j, index := range []int{0, 1, 5} {
 				for k, count := range []int{1, -1} {
 					p, mode := simverbs.Personality((i+j)%2), Progress((j+k)%2)
-					ordeal(t, p, mode, endsOptions{}, simverbs.Fault{Kind: simverbs.FailCall, Process: process, Call: call, Index: index, Count: count})
+					c.ordeal(t, p, mode, simverbs.Fault{Kind: simverbs.FailCall, Process: process, Call: call, Index: index, Count: count})
 				}
 			}
 		}
@@ -178,11 +210,13 @@ func TestTransfersSurviveEachFailureOfPostsAndCompletions(t *testing.T) {
 		{Kind: simverbs.LoseCompletion}, {Kind: simverbs.LateCompletion, By: time.Millisecond}, {Kind: simverbs.LateCompletion, By: 20 * time.Second}, {Kind: simverbs.DoubleCompletion},
 		{Kind: simverbs.ForeignID}, {Kind: simverbs.ForeignPair}, {Kind: simverbs.FullQueue}, {Kind: simverbs.LosePacket}, {Kind: simverbs.DropPair},
 	}
+	var c toll
+	defer func() { c.check(t) }()
 	for i, fault := range kinds {
 		for _, process := range []string{"a", "b"} {
-			for j, index := range []int{0, 1, 2, 3, 5, 8, 13, 21} {
+			for j, index := range []int{0, 1, 3, 8, 21} {
 				fault.Process, fault.Index = process, index
-				ordeal(t, simverbs.Personality((i+j)%2), Progress(j/2%2), endsOptions{}, fault)
+				c.ordeal(t, simverbs.Personality((i+j)%2), Progress(j/2%2), fault)
 			}
 		}
 	}
