@@ -1,0 +1,612 @@
+package hptcp
+
+import (
+	"hash/crc32"
+	"net/netip"
+
+	"github.com/orbitte/orbitte/budgets"
+	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/netproto"
+	"github.com/orbitte/orbitte/reactor"
+	"github.com/orbitte/orbitte/segments"
+)
+
+// session is the source's side of one data stream. It takes one frame after the other, and answers in their order.
+//
+//	hello ──welcome──▶ frames: READ ─leased─▶ queued ─sent─▶ done
+//	  └─refused─▶ closed       WRITE ─leased─▶ chunks ─all there─▶ (Atomic: commit) ─▶ END queued ─sent─▶ done
+//	                           refused ─▶ END queued, chunks thrown away
+type session struct {
+	service    *Service
+	stream     stream
+	peer       netip.AddrPort
+	descriptor reactor.Descriptor
+	charge     budgets.Charge
+	hello      netproto.HPTCPHello
+	terms      netproto.HPTCPWelcome
+	ready      bool // true exactly when a hello was accepted
+	answer     bool // true exactly while the answer to the hello is to be sent
+	begun      bool // true exactly when the time of a frame that is there in part is running
+	ending     bool // true exactly when the stream closes after what is to be sent
+
+	head, tail *served // to be answered, or being answered
+	queued     int     // how many
+	inFlight   uint64  // payload bytes of all requests that are not answered
+	filled     *served // the first that is not wholly in the box under way
+	current    *served // the WRITE whose payload is arriving; nil also for one that was refused
+	request    netproto.HPTCPRequest
+	pending    *served // waits for its lease
+	discard    uint64  // payload bytes of a refused WRITE that are still to come
+	chunk      netproto.HPTCPFrame
+	chunkAt    cursor
+
+	timer      reactor.Timer
+	retry      reactor.Timer
+	backoff    lanes.Backoff
+	letter     reactor.Letter
+	prev, next *session
+}
+
+// served is one request at the source.
+type served struct {
+	tag          netproto.HPTCPTag
+	write        bool
+	atomic       bool
+	entered      bool // true exactly when it is counted by the gate
+	over         bool // true exactly when an END answers it
+	end          netproto.HPTCPFrame
+	length       uint64
+	moved        uint64 // payload bytes in boxes (READ), in place (WRITE)
+	at           cursor
+	copied       uint64                 // Atomic: bytes between staging and ranges
+	registration *segments.Registration // borrowed, or nil
+	runs         []netproto.HPTCPRun    // inside the region
+	ranges       []segments.Range       // of the set; its memory is kept for reuse
+	set          segments.Set
+	lease        segments.Lease
+	staging      lanes.Buffer
+	next         *served
+}
+
+// idle is true exactly when the stream has nothing to do.
+func (x *session) idle() bool {
+	return x.queued == 0 && x.current == nil && x.pending == nil && x.discard == 0 && x.ready && len(x.stream.have) == 0
+}
+
+// connected does not happen to an accepted stream (user).
+func (x *session) connected() {}
+
+// lapsed does not happen: a source takes no payload back (user).
+func (x *session) lapsed() {}
+
+// frame takes one frame of the requester (user).
+func (x *session) frame(b []byte) int {
+	switch {
+	case x.ending:
+		return 0
+	case !x.ready:
+		return x.greet(b)
+	case len(b) < netproto.HPTCPFrameSize:
+		return x.short(b)
+	}
+	f, err := netproto.DecodeHPTCPFrame(b)
+	switch {
+	case f.Kind == netproto.HPTCPChunk && err == nil:
+		x.chunked(f)
+		return netproto.HPTCPFrameSize
+	case f.Kind == netproto.HPTCPRead || f.Kind == netproto.HPTCPWrite:
+		return x.requested(b)
+	case err != nil:
+		x.violate(err)
+	default:
+		x.violate(errAnswer)
+	}
+	return 0
+}
+
+// short waits for the rest of a frame; one that has begun has the source's time.
+func (x *session) short(b []byte) int {
+	if lane := x.service.lane; len(b) > 0 && !x.begun {
+		x.begun = true
+		lane.Arm(&x.timer, lane.Now().After(lane.Policy.SourceTimeout), x)
+	}
+	return 0
+}
+
+// greet checks the hello: version and both lives (SPEC H-2).
+func (x *session) greet(b []byte) int {
+	lane, config := x.service.lane, &x.service.config
+	if len(b) < netproto.HPTCPHelloSize {
+		return 0
+	}
+	h, err := netproto.DecodeHPTCPHello(b[:netproto.HPTCPHelloSize])
+	w := netproto.HPTCPWelcome{Source: lane.Policy.Epoch, Requester: h.Requester}
+	switch {
+	case err != nil:
+		x.violate(err)
+		return 0
+	case h.Expected != lane.Policy.Epoch:
+		w.Status = netproto.StatusEpochMismatch
+	case config.Gate.Fenced():
+		w.Status = netproto.StatusSourceClosed
+	case int(h.Stream) >= config.StreamsMax || x.service.of(h.Requester) >= config.StreamsMax:
+		w.Status = netproto.StatusExhausted
+	default:
+		w.Slots, w.Flags = SlotsDefault, h.Flags
+		w.Chunk, w.InFlight = min(h.Chunk, config.ChunkBytes), min(h.InFlight, config.InFlightBytes)
+	}
+	x.hello, x.terms, x.answer = h, w, true
+	x.ready, x.ending = w.Status == netproto.StatusSuccess, w.Status != netproto.StatusSuccess
+	if x.ending {
+		config.Counts.Refused.Add(1)
+		lane.Counts.Refused(w.Status, true)
+		x.stream.pause()
+	}
+	x.work()
+	return netproto.HPTCPHelloSize
+}
+
+// violate ends the stream because the requester broke the protocol.
+func (x *session) violate(err error) {
+	lane := x.service.lane
+	lane.Journal.Add(lane.Now(), lanes.Note{Kind: lanes.NoteProtocol, Where: x.peer.String(), Err: err})
+	x.stream.retire(err)
+}
+
+// work restarts the stream's clock, and sends what is to be sent. The source's time runs from one answer to the
+// next while there is work, and its patience with an idle stream otherwise (SPEC T-6, T-9).
+func (x *session) work() {
+	lane := x.service.lane
+	patience := lane.Policy.SourceTimeout
+	if x.ready && x.queued == 0 && x.current == nil && x.pending == nil && x.discard == 0 {
+		patience = lane.Policy.IdleTimeout
+	}
+	x.begun = false
+	lane.Arm(&x.timer, lane.Now().After(patience), x)
+	x.stream.flush()
+}
+
+// Expire ends what takes too long (reactor.TimerHandler).
+func (x *session) Expire(t *reactor.Timer, _ reactor.Instant) {
+	counts := &x.service.lane.Counts
+	switch {
+	case t == &x.retry:
+		x.proceed()
+	case x.idle():
+		counts.IdleClosed.Add(1)
+		x.stream.retire(errIdle)
+	default:
+		counts.SourceTimeouts.Add(1)
+		x.stream.retire(errSilent)
+	}
+}
+
+// requested takes a READ or WRITE with its runs. What the requester may not have is answered with its status; what
+// no requester may send ends the stream.
+func (x *session) requested(b []byte) int {
+	if len(b) < netproto.HPTCPRequestSize {
+		return x.short(b)
+	}
+	r, err := netproto.DecodeHPTCPRequest(b)
+	size := netproto.HPTCPRequestSize + int(r.RunsSize)
+	switch {
+	case err != nil:
+		x.violate(err)
+		return 0
+	case len(b) < size:
+		return x.short(b)
+	case x.discard > 0 || x.current != nil:
+		x.violate(errOrder)
+		return 0
+	case x.queued >= int(x.terms.Slots), x.inFlight > 0 && x.inFlight+r.Length > x.terms.InFlight:
+		x.violate(errCredit)
+		return 0
+	}
+	y := x.service.take()
+	y.tag, y.write, y.atomic, y.length = r.Tag, r.Kind == netproto.HPTCPWrite, r.Flags&netproto.HPTCPAtomic != 0, r.Length
+	x.request, x.inFlight = r, x.inFlight+r.Length
+	if status := x.check(y, b[netproto.HPTCPRequestSize:size]); status != netproto.StatusSuccess {
+		x.refuse(y, status)
+		return size
+	}
+	x.pending, x.backoff = y, lanes.Backoff{}
+	x.work()
+	x.proceed()
+	return size
+}
+
+// check is what operations 1 and 2 check (SPEC H-6, T-11): admission, size, region, permission, range. The epoch was
+// checked by the hello, and a source has one.
+func (x *session) check(y *served, runs []byte) netproto.Status {
+	lane, r := x.service.lane, &x.request
+	if !x.service.config.Gate.Enter() {
+		return netproto.StatusSourceClosed
+	}
+	y.entered = true
+	if r.Length > lane.Policy.PayloadBytesMax {
+		return netproto.StatusExhausted
+	}
+	low, high := r.Offset, r.Offset+r.Length
+	if r.Unit > 0 {
+		var err error
+		if y.runs, err = netproto.DecodeHPTCPRuns(y.runs[:0], *r, runs); err != nil {
+			return netproto.StatusOf(err)
+		}
+		low, high = ^uint64(0), 0
+		for i := range y.runs {
+			low, high = min(low, y.runs[i].Start), max(high, y.runs[i].End())
+		}
+	} else {
+		y.runs = append(y.runs[:0], netproto.HPTCPRun{Start: r.Offset, Length: r.Length, Count: 1})
+	}
+	want := netproto.RemoteRead
+	if y.write {
+		want = netproto.RemoteWrite
+	}
+	registration, err := lane.Tracker.Admit(r.Region, low, high-low, want)
+	if err != nil {
+		return netproto.StatusOf(err)
+	}
+	y.registration = registration
+	if registration.Region().Flags&netproto.RegionHPTCP == 0 {
+		return netproto.StatusBackendUnavailable
+	}
+	if y.atomic {
+		if y.staging, err = lane.Arena.Get(r.Length); err != nil {
+			return netproto.StatusExhausted
+		}
+	}
+	return y.mark()
+}
+
+// mark makes the set of a request with more than one range. Ranges of no more than spansMax elements are listed; of
+// longer runs the set covers what lies between their ranges too.
+func (y *served) mark() netproto.Status {
+	if len(y.runs) == 1 && y.runs[0].Count == 1 {
+		return netproto.StatusSuccess
+	}
+	y.ranges = y.ranges[:0]
+	for i := range y.runs {
+		run := &y.runs[i]
+		if run.Count > spansMax || run.Count > 1 && run.Stride <= run.Length {
+			y.ranges = append(y.ranges, segments.Range{Start: run.Start, Length: run.End() - run.Start})
+			continue
+		}
+		for k := range run.Count {
+			y.ranges = append(y.ranges, segments.Range{Start: run.Start + k*run.Stride, Length: run.Length})
+		}
+	}
+	if y.set.Fill(y.registration, y.ranges) != nil {
+		return netproto.StatusInvalidRange
+	}
+	return netproto.StatusSuccess
+}
+
+// refuse answers a request with a status; the payload of a WRITE is thrown away.
+func (x *session) refuse(y *served, status netproto.Status) {
+	x.service.lane.Counts.Refused(status, false)
+	if y.write {
+		x.discard = y.length
+	}
+	x.conclude(y, netproto.HPTCPFrame{Kind: netproto.HPTCPEnd, Status: status})
+}
+
+// conclude queues the END of a request.
+func (x *session) conclude(y *served, f netproto.HPTCPFrame) {
+	f.Tag = y.tag
+	y.end, y.over = f, true
+	x.giveBack(y) // before the requester hears of it
+	x.enqueue(y)
+}
+
+func (x *session) enqueue(y *served) {
+	if y.next = nil; x.tail == nil {
+		x.head = y
+	} else {
+		x.tail.next = y
+	}
+	x.tail = y
+	if x.filled == nil {
+		x.filled = y
+	}
+	x.queued++
+	x.work()
+}
+
+// proceed leases the ranges of the request that waits for that, and copies a complete Atomic WRITE into them; or it
+// goes on later. Meanwhile no further frame of this stream is taken, and others go on. The source's deadline bounds
+// the waiting.
+func (x *session) proceed() {
+	y, lane := x.pending, x.service.lane
+	if !y.lease.Held() && !y.take() {
+		lane.Counts.ConflictRetries.Add(1)
+		x.later(x.backoff.Next(lane.Now(), reactor.Forever))
+		return
+	}
+	committing := y.staging.Held() && y.moved == y.length
+	if committing && !y.put() {
+		x.later(lane.Now().After(1))
+		return
+	}
+	x.pending = nil
+	switch {
+	case committing || y.length == 0:
+		x.done(y)
+		x.conclude(y, netproto.HPTCPFrame{Kind: netproto.HPTCPEnd})
+	case !y.write:
+		x.enqueue(y)
+	default:
+		x.current = y
+		x.work()
+	}
+	if x.stream.paused {
+		x.stream.resume()
+	}
+}
+
+// later goes on with the request that waits at some instant.
+func (x *session) later(at reactor.Instant) {
+	x.stream.pause()
+	x.stream.flush()
+	x.service.lane.Arm(&x.retry, at, x)
+}
+
+// put copies a slice of a complete payload into its ranges; true when all of it is there.
+func (y *served) put() bool {
+	payload := y.staging.Bytes(y.length)
+	end := min(y.length, y.copied+sliceBytes)
+	for y.copied < end {
+		run := &y.runs[y.at.index]
+		which, inner := y.at.inner/run.Length, y.at.inner%run.Length
+		from := run.Start + which*run.Stride + inner + y.registration.Offset() - y.lease.Range().Start
+		size := min(end-y.copied, run.Length-inner)
+		copy(y.lease.Bytes()[from:from+size], payload[y.copied:])
+		y.copied += size
+		if y.at.inner += size; y.at.inner == run.Bytes() {
+			y.at = cursor{y.at.index + 1, 0}
+		}
+	}
+	return y.copied == y.length
+}
+
+// complete: all of the WRITE's payload is there.
+func (x *session) complete() {
+	y := x.current
+	x.current = nil
+	if y.staging.Held() {
+		x.pending, x.backoff = y, lanes.Backoff{}
+		x.work()
+		x.proceed()
+		return
+	}
+	x.done(y)
+	x.conclude(y, netproto.HPTCPFrame{Kind: netproto.HPTCPEnd})
+}
+
+// take leases all ranges of the request; false while another access conflicts. An Atomic WRITE leases them when its
+// payload is there.
+func (y *served) take() bool {
+	if y.staging.Held() && y.moved < y.length {
+		return true
+	}
+	access := segments.Shared
+	if y.write {
+		access = segments.Exclusive
+	}
+	var err error
+	if len(y.runs) == 1 && y.runs[0].Count == 1 {
+		y.lease, err = y.registration.Lease(y.runs[0].Start, y.runs[0].Length, access)
+	} else {
+		y.lease, err = y.set.Lease(access)
+	}
+	return err == nil
+}
+
+// gather appends the memory of the next n bytes of the request's ranges from c on, and moves c: its index counts
+// runs, and inner the bytes of the run.
+func (y *served) gather(list [][]byte, c *cursor, n uint64) [][]byte {
+	memory, base := y.lease.Bytes(), y.lease.Range().Start-y.registration.Offset()
+	for n > 0 {
+		run := &y.runs[c.index]
+		which, inner := c.inner/run.Length, c.inner%run.Length
+		from, size := run.Start+which*run.Stride+inner-base, min(n, run.Length-inner)
+		list = append(list, memory[from:from+size:from+size])
+		n -= size
+		if c.inner += size; c.inner == run.Bytes() {
+			*c = cursor{c.index + 1, 0}
+		}
+	}
+	return list
+}
+
+// fill puts answers into the box (user).
+func (x *session) fill(b *outbox) {
+	if x.answer {
+		x.answer = false
+		b.frame(netproto.AppendHPTCPWelcome(b.header, x.terms))
+	}
+	for y := x.filled; y != nil && b.room(); y = x.filled {
+		if y.over {
+			b.frame(netproto.AppendHPTCPFrame(b.header, y.end))
+		} else if !x.pour(b, y) {
+			return
+		}
+		x.filled = y.next
+	}
+}
+
+// pour puts chunks of a READ into the box; false while there are more.
+func (x *session) pour(b *outbox, y *served) bool {
+	for y.moved < y.length && b.room() {
+		n := min(y.length-y.moved, x.terms.Chunk)
+		f := netproto.HPTCPFrame{Kind: netproto.HPTCPChunk, Tag: y.tag, Offset: y.moved, Length: n}
+		if x.terms.Flags&netproto.HPTCPChecksums != 0 {
+			c := y.at
+			list := y.gather(x.service.scratch[:0], &c, n)
+			f.Check = checksum(list)
+			x.service.scratch = list[:0]
+		}
+		b.frame(netproto.AppendHPTCPFrame(b.header, f))
+		b.list = y.gather(b.list, &y.at, n)
+		b.payload(n)
+		y.moved += n
+	}
+	return y.moved == y.length
+}
+
+// flown: the answers in the box are with the system (user).
+func (x *session) flown() {
+	for y := x.head; y != nil && y != x.filled; y = x.head {
+		x.head = y.next
+		if x.head == nil {
+			x.tail = nil
+		}
+		x.queued--
+		x.inFlight -= y.length
+		if !y.over {
+			x.done(y)
+		}
+		x.release(y)
+	}
+	switch {
+	case x.ending && !x.answer:
+		x.stream.retire(errStranger)
+		return
+	case x.service.closing && x.idle():
+		x.stream.retire(errShutdown)
+		return
+	}
+	x.work()
+}
+
+// done counts a request that went well.
+func (x *session) done(y *served) {
+	counts := &x.service.lane.Counts
+	if y.write {
+		counts.WritesServed.Add(1)
+		counts.BytesStored.Add(y.length)
+	} else {
+		counts.ReadsServed.Add(1)
+		counts.BytesServed.Add(y.length)
+	}
+}
+
+// chunked directs the payload behind a chunk's frame to its place.
+func (x *session) chunked(f netproto.HPTCPFrame) {
+	y := x.current
+	switch {
+	case f.Length > x.terms.Chunk:
+		x.violate(errOrder)
+	case x.discard > 0 && f.Length <= x.discard && f.Tag == x.request.Tag && f.Offset == x.request.Length-x.discard:
+		x.discard -= f.Length
+		x.throwAway(f.Length)
+	case y == nil:
+		x.violate(errOrphaned)
+	case f.Tag != y.tag || f.Offset != y.moved || f.Length > y.length-y.moved:
+		x.violate(errOrder)
+	default:
+		x.chunk, x.chunkAt = f, y.at
+		if y.staging.Held() {
+			x.stream.into = append(x.stream.into, y.staging.Bytes(y.moved + f.Length)[y.moved:])
+		} else {
+			x.stream.into = y.gather(x.stream.into, &y.at, f.Length)
+		}
+		x.stream.place(f.Length)
+	}
+}
+
+// throwAway lets n bytes go where nobody looks.
+func (x *session) throwAway(n uint64) {
+	list, ok := x.service.sink.list(&x.service.lane.Arena, x.stream.into[:0], n)
+	if !ok {
+		x.stream.retire(errMemory)
+		return
+	}
+	x.stream.redirect(list)
+	x.stream.place(n)
+}
+
+// placed: the chunk's payload is there (user).
+func (x *session) placed() {
+	y := x.current
+	if y == nil {
+		if x.discard == 0 {
+			x.work()
+		}
+		return
+	}
+	if x.terms.Flags&netproto.HPTCPChecksums != 0 && !x.intact(y) {
+		x.service.config.Counts.Mismatches.Add(1)
+		x.current, x.discard = nil, y.length-y.moved-x.chunk.Length
+		x.conclude(y, netproto.HPTCPFrame{Kind: netproto.HPTCPEnd, Flags: netproto.HPTCPMismatch, Status: netproto.StatusProtocolError, Offset: x.chunk.Offset})
+		return
+	}
+	if y.moved += x.chunk.Length; y.moved < y.length {
+		return
+	}
+	x.complete()
+}
+
+// intact compares the chunk in place with its checksum.
+func (x *session) intact(y *served) bool {
+	if y.staging.Held() {
+		return crc32.Checksum(y.staging.Bytes(y.moved + x.chunk.Length)[y.moved:], castagnoli) == x.chunk.Check
+	}
+	c := x.chunkAt
+	list := y.gather(x.service.scratch[:0], &c, x.chunk.Length)
+	x.service.scratch = list[:0]
+	return checksum(list) == x.chunk.Check
+}
+
+// giveBack ends what a request holds of the memory. Proof: no box and no receive has buffers in it.
+func (x *session) giveBack(y *served) {
+	if y.lease.Held() {
+		y.lease.Return()
+	}
+	if y.staging.Held() {
+		x.service.lane.Arena.Put(&y.staging)
+	}
+	if y.registration != nil {
+		y.registration.Return()
+		y.registration = nil
+	}
+}
+
+// release forgets a request that has ended.
+func (x *session) release(y *served) {
+	x.giveBack(y)
+	if y.entered {
+		x.service.config.Gate.Leave()
+	}
+	runs, ranges, set := y.runs, y.ranges, y.set
+	*y = served{runs: runs, ranges: ranges, set: set}
+	x.service.free = append(x.service.free, y)
+}
+
+// lost takes the end of the stream (user). An Atomic WRITE whose commit has begun completes it: that is bounded,
+// and the range must not stay half changed (SPEC T-1).
+func (x *session) lost(end loss) {
+	s, lane := x.service, x.service.lane
+	lane.Disarm(&x.timer)
+	lane.Disarm(&x.retry)
+	for y := x.head; y != nil; y = x.head {
+		x.head = y.next
+		x.release(y)
+	}
+	for _, y := range [...]*served{x.current, x.pending} {
+		if y == nil {
+			continue
+		}
+		for y.staging.Held() && y.lease.Held() && !y.put() {
+		}
+		x.release(y)
+	}
+	x.current, x.pending, x.tail, x.filled = nil, nil, nil, nil
+	s.all.remove(x)
+	if end.retained {
+		lane.Journal.Add(lane.Now(), lanes.Note{Kind: lanes.NoteRetained, Where: x.peer.String(), Err: end.err})
+	} else {
+		x.charge.Repay() // proof: lost says that the descriptor is closed
+	}
+	s.departed()
+}

@@ -1,0 +1,355 @@
+package hptcp
+
+import (
+	"errors"
+	"time"
+
+	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/netproto"
+	"github.com/orbitte/orbitte/reactor"
+	"github.com/orbitte/orbitte/segments"
+)
+
+const (
+	// leaseGrace is how long a transfer waits for a conflicting lease of its local ranges before it is refused: what
+	// has just ended on the other side of a socket may hold its lease a moment longer.
+	leaseGrace = 100 * time.Millisecond
+	// sliceBytes is what one turn of the lane copies of an Atomic READ at most (SPEC L-2).
+	sliceBytes = 1 << 20
+)
+
+var errRange = errors.New("a span leaves the local registration, is empty, or the spans do not add up to the transfer's length")
+
+// state is where a transfer is.
+//
+//	idle ─Start─▶ leasing ─leased─▶ moving ─all answered─▶ committing (Atomic READ) ─▶ idle
+//	                 └─conflict too long─▶ idle   └─failure, end─▶ failing ─nothing with the kernel─▶ idle
+type state uint8
+
+const (
+	stateIdle state = iota
+	stateLeasing
+	stateMoving
+	stateFailing
+	stateCommitting
+)
+
+// Transfer is one READ or WRITE at the requester. Its owner fills the exported fields, keeps the local
+// registration borrowed until Done, and may use it again afterwards. It lives on the peer's lane from Start to
+// Done and allocates nothing there unless it fails.
+type Transfer struct {
+	Direction lanes.Direction
+	// Local is the local registration, borrowed by the owner; LocalOffset is relative to it.
+	Local       *segments.Registration
+	LocalOffset uint64
+	// Region, Offset, Length name the remote range.
+	Region, Offset, Length uint64
+	// Spans, if not nil, are the ranges instead of LocalOffset and Offset; together they have Length bytes, and none
+	// is empty. The list stays unchanged until Done.
+	Spans []Span
+	// Set, if Spans is not nil, holds their local ranges (segments.Set.Fill): the owner makes it, since sorting many
+	// is no work for a lane. Nil: the lease covers everything from the first to the last byte.
+	Set *segments.Set
+	// Atomic keeps the range it changes as it was unless all bytes are there (SPEC H-5, T-1). Length is then at most
+	// what both ends allow for one payload.
+	Atomic   bool
+	Deadline reactor.Instant
+	// Outcome is set before Done is called, on the lane.
+	Outcome lanes.Outcome
+	Done    func(*Transfer)
+
+	peer       *Peer
+	state      state
+	lease      segments.Lease
+	staging    lanes.Buffer // Atomic READ: where the payload goes first
+	at         cursor       // what is not asked for yet begins here
+	asked      uint64       // bytes asked for
+	answered   uint64       // bytes whose request has ended well
+	parts      int          // requests that are out, or hold memory of this transfer
+	touched    bool         // READ: true exactly when payload may have gone into the local range
+	unsure     bool         // WRITE: true exactly when payload may have left without an answer
+	fault      *lanes.Fault
+	retained   bool
+	copied     uint64
+	copyAt     cursor
+	timer      reactor.Timer // deadline
+	retry      reactor.Timer // of a lease, of a commit
+	backoff    lanes.Backoff
+	leaseBy    reactor.Instant
+	prev, next *Transfer // in its peer's list while something is to be asked for
+	list       *transferList
+}
+
+// deadline is the transfer as the handler of its deadline's timer.
+type deadline Transfer
+
+// Expire ends the transfer (reactor.TimerHandler).
+func (d *deadline) Expire(*reactor.Timer, reactor.Instant) {
+	t := (*Transfer)(d)
+	t.fail(&lanes.Fault{Cause: lanes.Deadline, Stage: t.stage()}, true)
+}
+
+// Start begins; on the peer's lane. Done follows, possibly at once.
+func (t *Transfer) Start(p *Peer) {
+	t.peer, t.state = p, stateLeasing
+	t.at, t.asked, t.answered, t.parts = cursor{}, 0, 0, 0
+	t.touched, t.unsure, t.retained, t.fault = false, false, false, nil
+	t.backoff, t.leaseBy = lanes.Backoff{}, 0
+	lane := p.pool.lane
+	switch {
+	case p.closed != nil:
+		t.refuse(&lanes.Fault{Cause: lanes.Closed})
+	case t.Deadline <= lane.Now():
+		t.refuse(&lanes.Fault{Cause: lanes.Deadline, Stage: "start"})
+	case t.Spans != nil && !t.fits():
+		t.refuse(&lanes.Fault{Cause: lanes.Refused, Stage: "start", Status: netproto.StatusInvalidRange, Err: errRange})
+	case t.Atomic && t.Length > lane.Policy.PayloadBytesMax:
+		t.refuse(&lanes.Fault{Cause: lanes.Exhausted, Stage: "start", Err: errAtomicTooLong})
+	default:
+		p.active++
+		if t.Deadline != reactor.Forever {
+			lane.Arm(&t.timer, t.Deadline, (*deadline)(t))
+		}
+		t.enter()
+	}
+}
+
+var errAtomicTooLong = errors.New("an Atomic transfer is staged whole and may not be longer than one payload")
+
+// refuse ends a transfer that has begun nothing.
+func (t *Transfer) refuse(fault *lanes.Fault) {
+	t.peer.active++
+	t.end(lanes.Outcome{Err: fault, Drained: true})
+}
+
+// fits checks the spans against the local registration and the length.
+func (t *Transfer) fits() bool {
+	left := t.Length
+	for i := range t.Spans {
+		s := &t.Spans[i]
+		if s.Length == 0 || s.Length > left || !segments.Within(s.Local, s.Length, t.Local.Length()) || s.Length > ^uint64(0)-s.Remote {
+			return false
+		}
+		left -= s.Length
+	}
+	return left == 0
+}
+
+// enter takes the lease, or waits a little for it, and joins the peer's queue.
+func (t *Transfer) enter() {
+	lane := t.peer.pool.lane
+	err := t.take()
+	if err == nil && t.Atomic && t.Direction == lanes.Read {
+		t.staging, err = lane.Arena.Get(t.Length)
+		if err != nil {
+			t.end(lanes.Outcome{Err: &lanes.Fault{Cause: lanes.Exhausted, Stage: "staging", Err: err}, Drained: true})
+			return
+		}
+	}
+	if err == nil {
+		t.state = stateMoving
+		t.peer.enqueue(t)
+		return
+	}
+	now := lane.Now()
+	if t.leaseBy == 0 {
+		t.leaseBy = min(now.After(leaseGrace), t.Deadline)
+	}
+	if now >= t.leaseBy {
+		t.end(lanes.Outcome{Err: &lanes.Fault{Cause: lanes.Conflicted, Stage: "lease", Err: err}, Drained: true})
+		return
+	}
+	lane.Counts.ConflictRetries.Add(1)
+	lane.Arm(&t.retry, t.backoff.Next(now, t.leaseBy), t)
+}
+
+// take leases the local ranges. An Atomic READ leases them only for its commit.
+func (t *Transfer) take() (err error) {
+	if t.Atomic && t.Direction == lanes.Read && t.state == stateLeasing {
+		return nil
+	}
+	access := segments.Exclusive
+	if t.Direction == lanes.Write {
+		access = segments.Shared
+	}
+	switch {
+	case t.Spans != nil && t.Set != nil:
+		t.lease, err = t.Set.Lease(access)
+	case t.Spans != nil:
+		low, high := ^uint64(0), uint64(0)
+		for i := range t.Spans {
+			low, high = min(low, t.Spans[i].Local), max(high, t.Spans[i].Local+t.Spans[i].Length)
+		}
+		t.lease, err = t.Local.Lease(min(low, high), high-min(low, high), access)
+	default:
+		t.lease, err = t.Local.Lease(t.LocalOffset, t.Length, access)
+	}
+	return err
+}
+
+// span is the span with this index; a transfer without a list is one span.
+func (t *Transfer) span(i int) Span {
+	if t.Spans == nil {
+		return Span{t.LocalOffset, t.Offset, t.Length}
+	}
+	return t.Spans[i]
+}
+
+// gather appends the memory of the next n bytes of the local ranges from c on, and moves c.
+func (t *Transfer) gather(list [][]byte, c *cursor, n uint64) [][]byte {
+	memory, base := t.lease.Bytes(), t.lease.Range().Start-t.Local.Offset()
+	for n > 0 {
+		s := t.span(c.index)
+		from, size := s.Local-base+c.inner, min(n, s.Length-c.inner)
+		list = append(list, memory[from:from+size:from+size])
+		n -= size
+		if c.inner += size; c.inner == s.Length {
+			*c = cursor{c.index + 1, 0}
+		}
+	}
+	return list
+}
+
+// Cancel ends the transfer early (SPEC G-8); Done follows, possibly at once. A commit under way goes on: it is
+// bounded, and would otherwise leave the range half changed. Does nothing when the transfer has ended.
+func (t *Transfer) Cancel() {
+	t.fail(&lanes.Fault{Cause: lanes.Cancelled, Stage: t.stage()}, true)
+}
+
+func (t *Transfer) stage() string {
+	switch {
+	case t.state == stateLeasing:
+		return "lease"
+	case t.state == stateCommitting:
+		return "commit"
+	case t.asked == 0:
+		return "waiting for a stream"
+	}
+	return "payload"
+}
+
+// fail ends the transfer with the first reason given. What was not posted is withdrawn. What is posted is waited for
+// when only this request failed; at once ends it now, and with it the streams that carry half of a WRITE.
+func (t *Transfer) fail(fault *lanes.Fault, atOnce bool) {
+	switch {
+	case t.state == stateLeasing, t.state == stateCommitting && !t.lease.Held():
+		t.end(lanes.Outcome{Err: fault, Drained: true})
+		return
+	case t.state == stateMoving:
+		t.state, t.fault = stateFailing, fault
+	case t.state != stateFailing:
+		return
+	}
+	t.peer.dequeue(t)
+	t.parts++ // so that it ends once, below
+	t.peer.forsake(t, fault, atOnce)
+	t.parts--
+	t.settle()
+}
+
+// settle ends a transfer that has nothing out any more.
+func (t *Transfer) settle() {
+	switch {
+	case t.parts > 0:
+	case t.state == stateFailing:
+		t.conclude()
+	case t.state == stateMoving && t.answered == t.Length && t.asked == t.Length && t.list == nil:
+		t.complete()
+	}
+}
+
+// conclude reports a failure and what it has left behind (SPEC H-5).
+func (t *Transfer) conclude() {
+	o := lanes.Outcome{Err: t.fault, Drained: !t.retained}
+	switch {
+	case t.Direction == lanes.Read:
+		if t.touched && !t.Atomic {
+			o.Local = lanes.EffectPartial
+		}
+	case t.unsure:
+		o.Remote = lanes.EffectUnknown
+	case t.answered > 0:
+		o.Remote = lanes.EffectPartial
+	}
+	t.end(o)
+}
+
+func (t *Transfer) complete() {
+	counts := &t.peer.pool.lane.Counts
+	if t.Direction == lanes.Write {
+		counts.WritesDone.Add(1)
+		counts.BytesWritten.Add(t.Length)
+		t.end(lanes.Outcome{Bytes: t.Length, Remote: lanes.EffectComplete, Drained: true})
+		return
+	}
+	if t.staging.Held() && !t.commit() {
+		return
+	}
+	counts.ReadsDone.Add(1)
+	counts.BytesRead.Add(t.Length)
+	t.end(lanes.Outcome{Bytes: t.Length, Local: lanes.EffectComplete, Drained: true})
+}
+
+// commit puts the complete payload of an Atomic READ into its place, slice by slice under one lease; false while
+// the timer goes on with it.
+func (t *Transfer) commit() bool {
+	lane := t.peer.pool.lane
+	t.state = stateCommitting
+	if !t.lease.Held() {
+		if err := t.take(); err != nil {
+			lane.Counts.ConflictRetries.Add(1)
+			lane.Arm(&t.retry, t.backoff.Next(lane.Now(), t.Deadline), t)
+			return false
+		}
+		t.copied, t.copyAt = 0, cursor{}
+	}
+	payload := t.staging.Bytes(t.Length)
+	end := min(t.Length, t.copied+sliceBytes)
+	list := t.gather(t.peer.pool.scratch[:0], &t.copyAt, end-t.copied)
+	for _, to := range list {
+		t.copied += uint64(copy(to, payload[t.copied:]))
+	}
+	clear(list)
+	t.peer.pool.scratch = list[:0]
+	if t.copied < t.Length {
+		lane.Arm(&t.retry, lane.Now().After(1), t)
+		return false
+	}
+	return true
+}
+
+// Expire looks again for a lease, or goes on with a commit (reactor.TimerHandler).
+func (t *Transfer) Expire(*reactor.Timer, reactor.Instant) {
+	if t.state == stateCommitting {
+		t.complete()
+		return
+	}
+	t.enter()
+}
+
+// end gives everything back and reports. Proof: no request of the transfer is out, or none holds its memory.
+func (t *Transfer) end(o lanes.Outcome) {
+	lane := t.peer.pool.lane
+	lane.Disarm(&t.timer)
+	lane.Disarm(&t.retry)
+	if t.lease.Held() {
+		t.lease.Return()
+	}
+	if t.staging.Held() {
+		lane.Arena.Put(&t.staging)
+	}
+	if o.Err != nil {
+		lane.Counts.TransfersFailed.Add(1)
+	}
+	p := t.peer
+	t.state, t.Outcome = stateIdle, o
+	t.Done(t)
+	p.active--
+	p.settle()
+}
+
+// mismatch is the fault of a chunk with other bytes.
+func (t *Transfer) mismatch(offset uint64, source bool) *lanes.Fault {
+	return &lanes.Fault{Cause: lanes.Violated, Stage: "payload", Status: netproto.StatusProtocolError,
+		Err: &MismatchError{Region: t.Region, Offset: offset, Source: source}}
+}
