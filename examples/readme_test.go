@@ -87,17 +87,26 @@ func TestTheReadmeNamesEveryLimitAndEveryClassOfError(t *testing.T) {
 // What is no example of the package is compiled as it stands.
 func TestTheReadmesSettingsCompile(t *testing.T) {
 	blocks := strings.Split(read(t, "../README.md"), "```go\n")
-	if len(blocks) != 3 {
-		t.Fatalf("%d blocks of Go, want 2", len(blocks)-1)
+	uses := []string{"_ = err", "_, _ = engine, err"} // of what each block makes
+	if len(blocks) != 2+len(uses) {
+		t.Fatalf("%d blocks of Go, want %d", len(blocks)-1, 1+len(uses))
 	}
-	block, _, _ := strings.Cut(blocks[2], "```")
-	program := filepath.Join(t.TempDir(), "main.go")
-	text := "package main\n\nimport (\n\"fmt\"\n\"os\"\n\n\"github.com/rs/zerolog\"\n\n\"github.com/orbitte/orbitte\"\n)\n\nfunc main() {\n" + block + "_ = err\n}\n"
-	if err := os.WriteFile(program, []byte(text), 0o666); err != nil {
-		t.Fatal(err)
-	}
-	if out, err := exec.Command("go", "vet", program).CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
+	packages := []string{"fmt", "log", "os", "github.com/rs/zerolog", "github.com/orbitte/orbitte", "github.com/orbitte/orbitte/verbs/libibverbs"}
+	for i, use := range uses {
+		block, _, _ := strings.Cut(blocks[2+i], "```")
+		text := "package main\n\n"
+		for _, path := range packages {
+			if regexp.MustCompile(`\b` + filepath.Base(path) + `\.[A-Z]`).MatchString(block) {
+				text += "import \"" + path + "\"\n"
+			}
+		}
+		program := filepath.Join(t.TempDir(), "main.go")
+		if err := os.WriteFile(program, []byte(text+"\nfunc main() {\n"+block+use+"\n}\n"), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := exec.Command("go", "vet", program).CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
 	}
 }
 
