@@ -27,6 +27,7 @@ type generator struct {
 	turn    int
 	turns   int
 	slots   []*plannedSlot
+	payload map[int]int // the payload limit of those engines that have a small one
 	names   int
 	stamps  int64
 	healing []planned // what ends a fault, later
@@ -64,7 +65,7 @@ func Generate(seed uint64, turns int) faults.Script {
 	if turns <= 0 {
 		turns = TurnsDefault
 	}
-	g := &generator{random: rand.New(rand.NewPCG(seed, 0x776f726c64)), turns: turns}
+	g := &generator{random: rand.New(rand.NewPCG(seed, 0x776f726c64)), turns: turns, payload: map[int]int{}}
 	g.profile()
 	if seed%fairEvery == fairEvery-1 {
 		g.fair()
@@ -93,7 +94,7 @@ const largeEvery = 240
 // compares every byte in every step, so such a world is short.
 func (g *generator) large() {
 	p := g.p
-	g.p = profile{faulty: p.faulty, direct: p.direct, notes: p.notes, calmLinks: true, large: true}
+	g.p = profile{faulty: p.faulty, direct: p.direct, notes: p.notes, calmLinks: true, hot: true, large: true}
 	g.turns = min(g.turns, 100)
 }
 
@@ -139,7 +140,11 @@ func (g *generator) head(seed uint64) {
 	g.script.World = w
 	for i := range engines {
 		g.slots = append(g.slots, &plannedSlot{})
-		g.script.Engines = append(g.script.Engines, g.engine(i))
+		e := g.engine(i)
+		if limit := e.Int(faults.PayloadBytes); limit > 0 {
+			g.payload[i] = limit
+		}
+		g.script.Engines = append(g.script.Engines, e)
 	}
 }
 
@@ -236,6 +241,9 @@ func (g *generator) allocate(i int) {
 	s, length := g.slots[i], 64<<g.random.IntN(8)
 	if g.p.small {
 		length = g.between(1, 512)
+	}
+	if limit := g.payload[i]; limit > 0 && g.chance(40) {
+		length = limit // a request for all of it is just admitted
 	}
 	if g.p.large && len(s.memories) == 0 {
 		length = 1<<20 + g.between(1, 1<<18)

@@ -14,8 +14,7 @@ type door struct {
 	*simkernel.Kernel
 	life  *life
 	tap   tap
-	ghost bool          // the process was killed and is being buried, see bury
-	skew  time.Duration // how far a ghost's clock has run ahead
+	ghost bool // the process was killed and is being buried, see bury
 	echo  echo
 }
 
@@ -44,13 +43,13 @@ func (d *door) Submit(o *reactor.Operation) {
 func (d *door) haunt(out []reactor.Completion, until reactor.Instant) int {
 	n := d.tap.fail(out)
 	if n == 0 && until > d.Now() && until < reactor.Forever {
-		d.skew += time.Duration(until - d.Now())
+		d.life.skew += time.Duration(until - d.Now())
 	}
 	return n
 }
 
 // Now (reactor.Clock).
-func (d *door) Now() reactor.Instant { return d.Kernel.Now().After(d.skew) }
+func (d *door) Now() reactor.Instant { return d.Kernel.Now().After(d.life.skew) }
 
 // abandoned unwinds a waiting call whose process was killed.
 type abandoned struct{}

@@ -105,6 +105,7 @@ type life struct {
 	stopped  bool
 	closed   bool
 	killed   bool
+	skew     time.Duration // how far a ghost's clock has run ahead, on all its lanes
 	steps    int
 	rested   bool // true exactly when its last step did nothing
 	serving  serving
