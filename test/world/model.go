@@ -284,6 +284,10 @@ func (o *op) hiddenBy() bool {
 	if o.local.life != o.remote.life || o.to.closed {
 		return false
 	}
+	if o.local.life.copies >= tangledMin { // what stood there between two of them, nobody saw
+		o.submission.life.run.count("blind: tangled copies")
+		return true
+	}
 	free := make([]bool, len(o.to.data))
 	o.to.untraced(o, free)
 	for _, content := range o.legal {
@@ -427,14 +431,7 @@ const tangledMin = 3
 // the model can still say is that every changed byte lies where one of them may write. How often that was so is
 // counted ("blind: tangled copies").
 func (m *memory) tangled() bool {
-	var copies []*op
-	for _, other := range m.life.memories {
-		for _, o := range other.targets {
-			if !o.over && o.local.life == o.remote.life {
-				copies = append(copies, o)
-			}
-		}
-	}
+	copies := m.life.ownCopies()
 	if len(copies) < tangledMin {
 		return false
 	}
@@ -448,6 +445,18 @@ func (m *memory) tangled() bool {
 		o.matched, o.touched = true, true
 	}
 	return true
+}
+
+// ownCopies are the requests of the engine to itself that are in flight.
+func (l *life) ownCopies() (copies []*op) {
+	for _, m := range l.memories {
+		for _, o := range m.targets {
+			if !o.over && o.local.life == o.remote.life {
+				copies = append(copies, o)
+			}
+		}
+	}
+	return copies
 }
 
 // busy is true exactly when an op in flight reads or writes a part of the range.

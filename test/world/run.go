@@ -95,6 +95,7 @@ type life struct {
 	queue    []queued // calls that wait behind it
 	epoch    orbitte.Epoch
 	direct   bool
+	copies   int           // requests to itself that were in flight before the step at hand
 	leaders  map[*life]*op // by peer: the first request of the newest submission whose frame went out
 	memories []*memory
 	ranges   []*registration
@@ -286,6 +287,7 @@ func (r *run) step(l *life) bool {
 		return false
 	}
 	l.steps++
+	l.copies = len(l.ownCopies())
 	worked := false
 	if l.caller != nil {
 		c := l.caller
