@@ -377,3 +377,61 @@ func TestWhatIsNotProvenQuietIsKeptAndListed(t *testing.T) {
 		t.Error("nothing was retained")
 	}
 }
+
+// A slice that is larger than one message of the port goes in several.
+//
+// proves R-13
+func TestASliceLargerThanAMessageGoesInSeveral(t *testing.T) {
+	o := siteOptions{devices: single(1), config: Config{Block: 32 << 20}}
+	e := newEnds(t, simverbs.SoftRoCE, endsOptions{o, o})
+	e.from.policy.PayloadBytesMax, e.to.policy.PayloadBytesMax = 64<<20, 64<<20
+	const n = 20<<20 + 1
+	remote, local := e.to.memory(n, netproto.ReadWrite, 1), e.from.memory(n, netproto.LocalOnly, 2)
+	for i, d := range []lanes.Direction{lanes.Read, lanes.Write} {
+		a := e.transfer(d, local, remote, 0)
+		a.Deadline = e.world.Now().After(time.Minute)
+		complete(t, e.run(a), d, n)
+		equal(t, "slices", e.to.transport.GrantStats().Received, uint64(i+1))
+		if !local.holds(1) || !remote.holds(1) {
+			t.Fatalf("%v: other bytes arrived", d)
+		}
+		copy(remote.bytes(), pattern(n, 2))
+	}
+	equal(t, "work requests", e.from.lanes[0].rails.rails[0].sends.Counts().Paid, 2*(3+1))
+	e.pass(time.Second)
+	e.end()
+}
+
+// One rail of a transfer fails. The slices on the other one are ended by their own messages: its pairs stay well, at both
+// sides, for whoever comes next.
+//
+// proves
+func TestAFailedRailLeavesTheOtherOneWell(t *testing.T) {
+	for _, d := range []lanes.Direction{lanes.Read, lanes.Write} {
+		for _, p := range []simverbs.Personality{simverbs.Hardware, simverbs.SoftRoCE} {
+			e := newEnds(t, p, endsOptions{})
+			x := e.trials(2, 5<<20)[d-lanes.Read]
+			e.startAll([]*trial{x})
+			e.until("payload under way", func() bool { return x.machine.stage == transferMoving && x.machine.touched })
+			e.on(e.from.lanes[0].Loop, func() {
+				c := x.legs[0].connection()
+				c.Fail(&WorkError{Connection: c.String(), Status: verbs.WorkGeneral}, 0)
+			})
+			e.waitAll([]*trial{x})
+			x.judge(t)
+			if f := faultIn(t, x.Outcome); f.Cause != lanes.Disconnected || !x.Outcome.Drained {
+				t.Errorf("%+v", x.Outcome)
+			}
+			s := e.to.transport.GrantStats()
+			if s.Received == 0 || s.Received >= 40 || e.from.transport.GrantStats().Surrendered == 0 {
+				t.Errorf("%d slices were ended by their messages, %d unused", s.Received, e.from.transport.GrantStats().Surrendered)
+			}
+			equal(t, "failed connections of the requester", e.from.transport.Stats().Failed, 1)
+			equal(t, "failed connections of the source", e.to.transport.Stats().Failed, 1)
+			e.idle()
+			complete(t, e.run(e.transfer(d, x.local, x.remote, 0)), d, 5<<20)
+			equal(t, "connections", e.from.transport.Stats().Built, 3)
+			e.end()
+		}
+	}
+}
