@@ -31,7 +31,8 @@ type session struct {
 
 	head, tail *served // to be answered, or being answered
 	queued     int     // how many
-	inFlight   uint64  // payload bytes of all requests that are not answered
+	unfilled   int     // how many are not wholly in a box
+	inFlight   uint64  // payload bytes of all requests whose answer is not wholly in a box
 	filled     *served // the first that is not wholly in the box under way
 	current    *served // the WRITE whose payload is arriving; nil also for one that was refused
 	request    netproto.HPTCPRequest
@@ -198,7 +199,7 @@ func (x *session) requested(b []byte) int {
 	case x.discard > 0 || x.current != nil:
 		x.violate(errOrder)
 		return 0
-	case x.queued >= int(x.terms.Slots), x.inFlight > 0 && x.inFlight+r.Length > x.terms.InFlight:
+	case x.unfilled >= int(x.terms.Slots), x.inFlight > 0 && x.inFlight+r.Length > x.terms.InFlight:
 		x.violate(errCredit)
 		return 0
 	}
@@ -310,6 +311,7 @@ func (x *session) enqueue(y *served) {
 		x.filled = y
 	}
 	x.queued++
+	x.unfilled++
 	x.work()
 }
 
@@ -431,7 +433,10 @@ func (x *session) fill(b *outbox) {
 		} else if !x.pour(b, y) {
 			return
 		}
+		// From here on the requester may have all of the answer before the kernel says so, and ask again.
 		x.filled = y.next
+		x.unfilled--
+		x.inFlight -= y.length
 	}
 }
 
@@ -462,7 +467,6 @@ func (x *session) flown() {
 			x.tail = nil
 		}
 		x.queued--
-		x.inFlight -= y.length
 		if !y.over {
 			x.done(y)
 		}
