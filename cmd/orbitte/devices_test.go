@@ -63,7 +63,9 @@ func TestDevicesShowsWhatAnEngineWouldFindAndWhy(t *testing.T) {
 
 // field case F-70
 func TestDevicesSaysWhatIsMissingAndFails(t *testing.T) {
-	loadVerbs = func() (verbs.Calls, error) { return nil, &libibverbs.NoLibrary{Path: "libibverbs.so.1", Loader: "no such file"} }
+	loadVerbs = func() (verbs.Calls, error) {
+		return nil, &libibverbs.NoLibrary{Path: "libibverbs.so.1", Loader: "no such file"}
+	}
 	t.Cleanup(func() { loadVerbs = libibverbs.Load })
 	status, _, remarks := devicesRun()
 	if status != exitFailed || !strings.Contains(remarks, "libibverbs1") || !strings.Contains(remarks, errNoRDMA.Error()) {

@@ -48,6 +48,14 @@ output:
                        {"error":{"class":…,"text":…,"known":…,"remedy":…}}, with "files" if some were done
 `
 
+// transportHelp describes the flag of the commands that move bytes.
+const transportHelp = `
+transport:
+  --transport KIND     tcp or rdma (tcp). rdma moves the bytes through private registered buffers over the
+                       RDMA devices of both sides, and fails where either has none (orbitte devices);
+                       a source that is served with rdma still answers tcp
+`
+
 // flags are one command's flags.
 type flags struct {
 	*flag.FlagSet
@@ -59,6 +67,7 @@ type flags struct {
 	json            bool
 	progress        string
 	requestSize     size
+	transport       string
 }
 
 func newFlags(name string) *flags {
@@ -73,7 +82,7 @@ func newFlags(name string) *flags {
 
 // bareFlags are those of a command without an engine.
 func bareFlags(name string) *flags {
-	f := &flags{FlagSet: flag.NewFlagSet(name, flag.ContinueOnError), requestSize: 1 << 20, kernel: "auto", timeout: 1}
+	f := &flags{FlagSet: flag.NewFlagSet(name, flag.ContinueOnError), requestSize: 1 << 20, kernel: "auto", timeout: 1, transport: "tcp"}
 	f.SetOutput(io.Discard) // errors and help are written by command.start
 	f.BoolVar(&f.json, "json", false, "")
 	return f
@@ -89,9 +98,13 @@ func (f *flags) requester() {
 	})
 }
 
+// moves adds the flag of the commands that move bytes.
+func (f *flags) moves() { f.StringVar(&f.transport, "transport", "tcp", "") }
+
 // mover adds the flags of get and put.
 func (f *flags) mover() {
 	f.requester()
+	f.moves()
 	f.StringVar(&f.progress, "progress", "auto", "")
 	f.Var(&f.requestSize, "request-size", "")
 }
@@ -129,6 +142,8 @@ func (f *flags) check() error {
 		return usage("--timeout is %v; it must be above 0", f.timeout)
 	case f.lanes < 0 || f.lanes > 64:
 		return usage("--lanes is %d; it must be 0 to 64", f.lanes)
+	case f.transport != "tcp" && f.transport != "rdma":
+		return usage("--transport is %q; it must be tcp or rdma", f.transport)
 	case f.kernel != "auto" && f.kernel != "io_uring" && f.kernel != "epoll":
 		return usage("--kernel is %q; it must be auto, io_uring or epoll", f.kernel)
 	case f.progress != "" && f.progress != "auto" && f.progress != "bar" && f.progress != "plain" && f.progress != "none":
@@ -149,8 +164,24 @@ func (f *flags) open(c *console, config orbitte.Config) (*orbitte.Engine, error)
 		config.Logger = &logger
 	}
 	config.Limits.RegisteredBytes = 1 << 62
+	if f.transport == "rdma" {
+		library, err := loadVerbs()
+		if err != nil {
+			return nil, &failure{class: errNoRDMA, cause: err, known: "nothing was moved; nothing was tried over TCP instead", remedy: "do what the first line says, or leave --transport rdma away"}
+		}
+		// Files are mapped, and what maps a file cannot be pinned for a device (writable file-backed pages, since Linux 6.4).
+		config.Verbs, config.RDMA = library, &orbitte.RDMAConfig{HostMemory: orbitte.HostStaged, Limits: orbitte.RDMALimits{StagingBytes: 512 << 20, Endpoints: 256}}
+	}
 	e, err := orbitte.Open(config)
 	return e, invalidUsage(err)
+}
+
+// carrier is the transport that requests name.
+func (f *flags) carrier() orbitte.Transport {
+	if f.transport == "rdma" {
+		return orbitte.TransportRDMA
+	}
+	return orbitte.TransportTCP
 }
 
 // invalidUsage makes a value from the command line that the engine calls invalid a usage error.

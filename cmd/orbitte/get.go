@@ -35,7 +35,7 @@ once that process is gone, and the next get of the same target does so.
   -o PATH              one NAME: the file or an existing folder (./NAME); several NAMEs or --all: the
                        folder, made if it is missing (.)
   --sync               wait for the disk before the rename
-` + requesterHelp + moverHelp + engineHelp + `
+` + requesterHelp + moverHelp + transportHelp + engineHelp + `
 exit status: 0 every file arrived and was verified, 1 something failed (files before it are in
 place), 2 wrong command line or unfit target
 `

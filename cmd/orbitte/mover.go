@@ -21,6 +21,7 @@ type mover struct {
 	engine         *orbitte.Engine
 	segment        *orbitte.Segment
 	operation      orbitte.Operation
+	transport      orbitte.Transport
 	remote, length uint64
 	request        uint64        // bytes of one request
 	timeout        time.Duration // of one batch
@@ -88,7 +89,7 @@ func (m *mover) submit(ctx context.Context, offset, n uint64) error {
 	m.requests = m.requests[:0]
 	for at := uint64(0); at < n; at += m.request {
 		m.requests = append(m.requests, orbitte.Request{
-			Operation: m.operation, Segment: m.segment, Local: local + at, Remote: m.remote + offset + at, Length: min(m.request, n-at),
+			Operation: m.operation, Transport: m.transport, Segment: m.segment, Local: local + at, Remote: m.remote + offset + at, Length: min(m.request, n-at),
 		})
 	}
 	bounded, cancel := context.WithTimeout(ctx, m.timeout)

@@ -117,7 +117,7 @@ func (p *peer) fetch(ctx context.Context, address, n uint64) (got []byte, err er
 func (p *peer) mover(op orbitte.Operation, remote, length uint64) *mover {
 	return &mover{
 		engine: p.engine, segment: p.segment, operation: op, remote: remote, length: length,
-		request: uint64(p.flags.requestSize), timeout: p.flags.timeout,
+		transport: p.flags.carrier(), request: uint64(p.flags.requestSize), timeout: p.flags.timeout,
 	}
 }
 

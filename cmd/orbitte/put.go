@@ -24,7 +24,7 @@ A put is no transaction: one that fails may leave NAME changed in part; the erro
 put to a file while others get it; they would see their SHA-256 differ.
 
   --to ENDPOINT        the source of the file to change, host:port
-` + requesterHelp + moverHelp + engineHelp + `
+` + requesterHelp + moverHelp + transportHelp + engineHelp + `
 exit status: 0 the source has the bytes, 1 something failed, 2 wrong command line
 `
 

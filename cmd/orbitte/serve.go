@@ -37,7 +37,7 @@ network:
 output:
   --json               print what is served as one line of JSON; a failure, at the start or later, is
                        one more line, {"error":{"class":…,"text":…,"known":…,"remedy":…}}
-` + engineHelp + `                       (peers refused for epoch or permission, closed connections); serve adds other refused
+` + transportHelp + engineHelp + `                       (peers refused for epoch or permission, closed connections); serve adds other refused
                        requests, at most a line a second
 
 exit status: 0 ended by a signal and everything closed, 1 something failed, 2 wrong command line
@@ -62,6 +62,7 @@ func serve(ctx context.Context, c *console, args []string) (err error) {
 	advertise := f.String("advertise", "", "")
 	writable := f.Bool("writable", false, "")
 	mapped := f.Bool("map", false, "")
+	f.moves()
 	paths, err := f.read(c, args)
 	switch {
 	case err != nil:
