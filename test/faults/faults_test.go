@@ -70,6 +70,7 @@ func TestErrorsNameTheLine(t *testing.T) {
 		head + "(at 1 (advance (by soon)))":          "line 2: by is a duration",
 		head + "(at 1 (advance (by)))":               "line 2: by needs one value",
 		head + "(at 2 (kill))\n(at 1 (kill))":        "line 3: turn 1 stands after turn 2",
+		head + "(at 4194305 (kill))":                 "line 2: turn 4194305 is above",
 		head + "(at 1 (black-hole (state maybe)))":   "line 2: state is one of off, on",
 		head + "(at 1 (transfer (read (size 1))))":   "line 2: a request has no parameter",
 		head + "(at 1 (transfer (deadline -1s)))":    "line 2: deadline is a duration",

@@ -13,6 +13,7 @@ const (
 	engineCountMax = 64
 	numberMax      = 1 << 40
 	linesMax       = 1 << 20
+	turnMax        = 1 << 22 // each costs a round of the world, whether anything happens in it or not
 	depthMax       = 8
 )
 
@@ -180,6 +181,9 @@ func (s *Script) at(n node, rest []node) {
 	a := action(rest[1])
 	if a.Kind == World || a.Kind == Engine {
 		fail(n.line, "%v has no turn", a.Kind)
+	}
+	if turn > turnMax {
+		fail(n.line, "turn %d is above %d", turn, turnMax)
 	}
 	if k := len(s.Lines); k > 0 && int64(s.Lines[k-1].Turn) > turn {
 		fail(n.line, "turn %d stands after turn %d", turn, s.Lines[k-1].Turn)

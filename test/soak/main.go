@@ -10,6 +10,9 @@ import (
 	"time"
 )
 
+// minutesMax is a year: longer plans do not fit the clock.
+const minutesMax = 366 * 24 * 60
+
 func main() {
 	if spec := os.Getenv(childVariable); spec != "" {
 		livePeer(spec)
@@ -35,8 +38,8 @@ func main() {
 	switch {
 	case flag.NArg() > 0:
 		usage(fmt.Sprintf("%q is no flag; there are no arguments beside flags", flag.Arg(0)))
-	case *minutes <= 0:
-		usage(fmt.Sprintf("-minutes %g: more than 0", *minutes))
+	case !(*minutes > 0 && *minutes <= minutesMax): // NaN is neither
+		usage(fmt.Sprintf("-minutes %g: more than 0, at most %d", *minutes, int(minutesMax)))
 	case *peers <= steady || *peers > peersMax:
 		usage(fmt.Sprintf("-peers %d: %d to %d", *peers, steady+1, peersMax))
 	case *workers < 1 || *workers > workersMax:
