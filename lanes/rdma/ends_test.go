@@ -251,6 +251,13 @@ func (e *ends) quiet() {
 				e.t.Errorf("%s: %d bytes are charged to %s", n.name, d.load.Load(), d.Name)
 			}
 		}
+		for _, l := range n.lanes {
+			for _, rail := range l.rails.rails {
+				if rail.expected != 0 {
+					e.t.Errorf("%s: %d receipts are still expected on %s: a polling lane would never rest", n.name, rail.expected, rail.Device.Name)
+				}
+			}
+		}
 		if left := n.transport.Residues(); len(left) != 0 {
 			e.t.Errorf("%s: residues %+v", n.name, left)
 		}
