@@ -106,10 +106,12 @@ func TestHelpNamesEveryFlag(t *testing.T) {
 		}
 		f := newFlags(c.name)
 		switch c.name {
-		case "version":
+		case "version", "devices":
 			f = bareFlags(c.name)
 		case "get", "put":
 			f.mover()
+		case "serve":
+			f.moves()
 		case "describe":
 			f.requester()
 		}
