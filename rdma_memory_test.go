@@ -1,6 +1,7 @@
 package orbitte
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"syscall"
@@ -223,4 +224,56 @@ func TestARefusedDeregistrationKeepsMemoryChargesAndAllAboveAndSaysSo(t *testing
 		t.Errorf("retained are %v", e.RetainedResources())
 	}
 	wants(t, e.Close(soon(t)), ErrUnquiesced) // the same answer again
+}
+
+// field case F-56
+func TestPagesThatAreMappedAnewAtAnOldAddressAreTheOnesThatMove(t *testing.T) {
+	p := newRDMAPair(t, 11, Config{}, Config{}, 64<<10)
+	address := uint64(0)
+	for round := range 3 {
+		m, err := Allocate(256 << 10)
+		must(t, err)
+		if address != 0 && m.Address() != address {
+			t.Logf("the system mapped %#x after %#x", m.Address(), address)
+		}
+		address = m.Address()
+		pattern(m, 100+round)
+		r, err := p.requester.Register(m, 0, 256<<10, LocalOnly)
+		must(t, err)
+		write := p.overRDMA(Write, 0, 64<<10)
+		write.Local = m.Address() + 1000
+		_, err = p.requester.SubmitAndWait(soon(t), []Request{write})
+		must(t, err)
+		if !bytes.Equal(p.remote.Bytes(), m.Bytes()[1000:1000+64<<10]) {
+			t.Errorf("round %d sent other pages than those that are mapped", round)
+		}
+		must(t, p.requester.Unregister(soon(t), r))
+		must(t, m.Close())
+	}
+}
+
+// proves
+func TestAFailedRollbackKeepsTheMemoryAndSaysSo(t *testing.T) {
+	s := newRDMASim(t, 12, simverbs.Hardware)
+	keepsOnPurpose(t, 1)
+	s.deliberate["source"] = true
+	n := s.native("source", hostA)
+	e, err := Open(s.rdmaConfig(n, hostA, Config{}))
+	must(t, err)
+	s.drive(e)
+	m, err := Allocate(4096)
+	must(t, err)
+	s.fabric.Plan(
+		simverbs.Fault{Kind: simverbs.FailCall, Call: simverbs.CallRegister, Index: 2, Errno: syscall.ENOMEM},
+		simverbs.Fault{Kind: simverbs.FailCall, Call: simverbs.CallDeregister, Errno: syscall.EBUSY})
+	_, err = e.Register(m, 0, 4096, ReadWrite)
+	mentions(t, wants(t, err, ErrUnquiesced).Error(), "ibv_reg_mr", "1 memory regions could not be taken back")
+	if e.tracker.Mirror().Count() != 0 || gauge(t, e, "RDMA memory regions").Used != 1 || gauge(t, e, "retained registrations").Used != 0 {
+		t.Errorf("visible %d, gauges %+v", e.tracker.Mirror().Count(), e.Stats().Gauges)
+	}
+	must(t, m.Close())
+	if kept := e.RetainedResources(); len(kept) < 2 || kept[0].Kind != "RDMA registration" {
+		t.Errorf("retained are %v", kept)
+	}
+	wants(t, e.Close(soon(t)), ErrUnquiesced)
 }

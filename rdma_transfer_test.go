@@ -2,8 +2,10 @@ package orbitte
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/orbitte/orbitte/verbs/simverbs"
 )
@@ -178,5 +180,66 @@ func TestEventDrivenEnginesTransferLikePollingOnes(t *testing.T) {
 		if !bytes.Equal(p.local.Bytes()[i:i+1<<19+i], p.remote.Bytes()[i:i+1<<19+i]) {
 			t.Errorf("%v %d brought other bytes", op, i)
 		}
+	}
+}
+
+// proves
+// field case F-68
+func TestAMaskAndANodeDecideWhichDevicesCarryAndThePathSaysSo(t *testing.T) {
+	s := newRDMASim(t, 35, simverbs.Hardware)
+	near := []simverbs.DeviceSpec{{Name: "mlx5_0", NUMANode: 0}, {Name: "mlx5_1", NUMANode: 1}}
+	source := s.rdmaEngine(s.native("source", hostA, near...), hostA, Config{})
+	remote := allocated(t, 1<<20)
+	registered(t, source, remote, ReadWrite)
+	one := 1 // the node, and the index of the IPv4 address
+	for i, c := range []*RDMAConfig{{DeviceMask: 2}, {PreferredNUMANode: &one}, {Device: "mlx5_1", GIDIndex: &one}} {
+		name := fmt.Sprintf("requester %d", i)
+		n := s.native(name, hostB, near...)
+		e := s.rdmaEngine(n, hostB, Config{RDMA: c})
+		m := allocated(t, 1<<20)
+		registered(t, e, m, LocalOnly)
+		segment := opened(t, e, source)
+		for _, op := range []Operation{Read, Write} {
+			way, err := segment.Path(op, TransportRDMA)
+			must(t, err)
+			report, err := e.SubmitAndWait(soon(t), []Request{{Operation: op, Transport: TransportRDMA, Segment: segment, Local: m.Address(), Remote: remote.Address(), Length: 1 << 20}})
+			must(t, err)
+			if way != "rdma, direct: mlx5_1 to mlx5_1" || report.Path != way {
+				t.Errorf("%+v: %v would take %q and took %q", c, op, way, report.Path)
+			}
+		}
+	}
+}
+
+// proves R-6, T-1, G-8
+func TestAStagedReadThatIsCancelledLeavesTheLocalRangeAsItWas(t *testing.T) {
+	p := newRDMAPair(t, 36, Config{}, memoryIs(HostStaged), 1<<20)
+	a, z := p.fabric.Host(hostA.String()), p.fabric.Host(hostB.String())
+	for _, d := range []string{"mlx5_0", "mlx5_1"} {
+		p.fabric.Delay(a.Device(d).Port(1), z.Device(d).Port(1), 5*time.Millisecond, 6*time.Millisecond)
+	}
+	before := bytes.Clone(p.local.Bytes())
+	ctx, cancel := context.WithCancel(context.Background())
+	b, err := p.requester.Submit(ctx, []Request{p.overRDMA(Read, 0, 1<<20)})
+	must(t, err)
+	p.until(5*time.Second, func() bool { return p.requesterNative.Calls(simverbs.CallPostSend) > 0 })
+	cancel()
+	report, err := b.Wait(soon(t))
+	wants(t, err, ErrCancelled)
+	if report.Local != EffectNone || !report.LocallyDrained || !bytes.Equal(p.local.Bytes(), before) {
+		t.Errorf("the report is %+v; bytes changed: %v", report, !bytes.Equal(p.local.Bytes(), before))
+	}
+	must(t, b.Free())
+}
+
+// proves N-3
+func TestANotificationFollowsABatchOverRDMA(t *testing.T) {
+	p := newRDMAPair(t, 37, Config{}, Config{}, 8192)
+	report, err := p.requester.SubmitAndNotify(soon(t), []Request{p.overRDMA(Write, 0, 8192)}, Notification{Name: "done", Message: "8192"})
+	if err != nil || report.Completed != 1 || report.Notification.Status != Delivered {
+		t.Errorf("%+v, %v", report, err)
+	}
+	if notes := p.source.ReceiveNotifications(); len(notes) != 1 || notes[0].Name != "done" {
+		t.Errorf("the source got %v", notes)
 	}
 }
