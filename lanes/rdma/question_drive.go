@@ -59,7 +59,9 @@ func (q *question) ask(c *control.Channel, request netproto.Request, stage strin
 	if !request.Operation.Grants() {
 		q.request.Length = uint64(q.size)
 	}
-	c.Run(&q.exchange, q, deadline)
+	if !c.Follow(&q.exchange, q, deadline) {
+		c.Run(&q.exchange, q, deadline)
+	}
 }
 
 // cancel ends the exchange; answered follows.
