@@ -281,12 +281,11 @@ func (l *link) find(tag netproto.HPTCPTag) *part {
 
 // chunked directs the payload behind a chunk's frame to its place.
 func (l *link) chunked(f netproto.HPTCPFrame, x *part) {
-	l.chunk, l.current = f, x
-	switch {
-	case f.Length > l.terms.Chunk, x != nil && (x.write || !x.posted || f.Offset != x.moved || f.Length > x.length-x.moved):
+	if f.Length > l.terms.Chunk || x != nil && (x.write || !x.posted || f.Offset != x.moved || f.Length > x.length-x.moved) {
 		l.violate("payload", errOrder)
 		return
-	case x == nil || x.transfer == nil:
+	}
+	if l.chunk, l.current = f, x; x == nil || x.transfer == nil {
 		if x == nil {
 			l.peer.pool.config.Counts.Late.Add(1)
 		}

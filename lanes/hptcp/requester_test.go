@@ -1,0 +1,356 @@
+package hptcp
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/netproto"
+	"github.com/orbitte/orbitte/reactor"
+	"github.com/orbitte/orbitte/reactor/simkernel"
+)
+
+// Requests are posted without waiting for answers, as far as places and credit go; answers come in any order.
+//
+// proves H-3, H-7, H-1
+func TestRequestsArePipelinedWithinPlacesAndCredit(t *testing.T) {
+	mappings(t)
+	r := newRig(t, 1, simkernel.WorldOptions{ChopReceive: 60})
+	requester := r.node(requesterHost, setup{})
+	p := r.listen()
+	e := netproto.HPTCPEndpoint{Family: netproto.FamilyIPv4, Port: p.address.Port(), StreamsMax: 1, ChunkBytesMax: 100, InFlightBytesMax: 350}
+	peer := requester.peerAt(p.address, sourceEpoch, e)
+	local := requester.register(1000, netproto.LocalOnly, 2)
+	a := requester.ask(lanes.Read, local, 7).start(peer)
+	w := p.accept()
+	h := w.welcome(nil)
+	if h.Chunk != 100 || h.InFlight != 350 || h.Expected != sourceEpoch || h.Requester != requesterEpoch {
+		t.Errorf("hello %+v", h)
+	}
+	var open []netproto.HPTCPRequest
+	take := func() {
+		q, _ := w.request()
+		if q.Length > 100 || q.Region != 7 {
+			t.Errorf("request %+v", q)
+		}
+		open = append(open, q)
+	}
+	for range 3 {
+		take()
+	}
+	for served := 0; served < 10; served++ {
+		r.pass(soon)
+		if len(open) > 3 { // 350 bytes of credit
+			t.Errorf("%d requests are open", len(open))
+		}
+		q := open[len(open)-1] // the last one first
+		open = open[:len(open)-1]
+		must(t, w.send(chunk(q.Tag, 0, pattern(1000, 1)[q.Offset:][:q.Length])))
+		if served < 7 {
+			take()
+		}
+	}
+	if o := r.wait(a); o.Err != nil || !local.holds(1) {
+		t.Errorf("%+v", o)
+	}
+	r.finish()
+}
+
+// Frames that answer nothing find nobody: a double END, a chunk for a request that was answered, another generation,
+// a place that never was. Nothing is touched and the stream goes on.
+//
+// proves H-3
+func TestLateAndDoubleAnswersFindNobody(t *testing.T) {
+	mappings(t)
+	r := newRig(t, 2, simkernel.WorldOptions{ChopReceive: 50})
+	requester := r.node(requesterHost, setup{})
+	p := r.listen()
+	peer := requester.script(p)
+	local := requester.register(64, netproto.LocalOnly, 2)
+	a := requester.ask(lanes.Read, local, 7).start(peer)
+	w := p.accept()
+	w.welcome(nil)
+	q, _ := w.request()
+	must(t, w.send(chunk(q.Tag, 0, pattern(64, 1))))
+	if o := r.wait(a); o.Err != nil || !local.holds(1) {
+		t.Fatalf("%+v", o)
+	}
+	copy(local.bytes(), pattern(64, 2))
+	must(t, w.send(chunk(q.Tag, 0, pattern(64, 3))))
+	must(t, w.send(end(q.Tag, netproto.StatusSuccess)))
+	must(t, w.send(chunk(netproto.HPTCPTag{Slot: 500, Generation: 1}, 0, pattern(64, 3))))
+
+	again := requester.ask(lanes.Read, local, 7).start(peer)
+	next, _ := w.request()
+	if next.Tag == q.Tag || next.Tag.Slot != q.Tag.Slot {
+		t.Errorf("tags %v, then %v", q.Tag, next.Tag)
+	}
+	must(t, w.send(chunk(q.Tag, 0, pattern(64, 3)))) // the old generation of the place in use
+	r.pass(soon)
+	if again.done > 0 || !local.holds(2) {
+		t.Error("a late answer was taken for the new request's")
+	}
+	must(t, w.send(chunk(next.Tag, 0, pattern(64, 1))))
+	if o := r.wait(again); o.Err != nil || !local.holds(1) {
+		t.Errorf("%+v", o)
+	}
+	if n := requester.config.Counts.Late.Load(); n != 4 {
+		t.Errorf("%d late answers were counted, want 4", n)
+	}
+	r.finish()
+}
+
+// A READ that is cancelled before or in the middle of its payload ends at once with the truth; what comes late for it
+// finds nobody, and the stream serves others.
+//
+// proves H-3, H-5, G-8
+func TestCancelledReadCostsNoStream(t *testing.T) {
+	for _, sent := range []int{0, 10, 32, 40, 96} {
+		mappings(t)
+		r := newRig(t, uint64(sent), simkernel.WorldOptions{})
+		requester := r.node(requesterHost, setup{})
+		p := r.listen()
+		peer := requester.script(p)
+		local, beside := requester.register(64, netproto.LocalOnly, 2), requester.register(64, netproto.LocalOnly, 2)
+		a := requester.ask(lanes.Read, local, 7).start(peer)
+		b := requester.ask(lanes.Read, beside, 8).start(peer)
+		w := p.accept()
+		w.welcome(nil)
+		q, _ := w.request()
+		other, _ := w.request()
+		answer := chunk(q.Tag, 0, pattern(64, 1))
+		must(t, w.send(answer[:min(sent, 95)]))
+		r.pass(soon)
+		a.Cancel()
+		o := r.wait(a)
+		changed := !local.holds(2)
+		if f := fault(t, o); f.Cause != lanes.Cancelled || !o.Drained || (o.Local == lanes.EffectPartial) != changed {
+			t.Errorf("after %d bytes: %+v, changed %v", sent, o, changed)
+		}
+		copy(local.bytes(), pattern(64, 2))
+		must(t, w.send(answer[min(sent, 95):]))
+		must(t, w.send(chunk(other.Tag, 0, pattern(64, 1))))
+		if o := r.wait(b); o.Err != nil || !beside.holds(1) {
+			t.Errorf("after %d bytes, the other request: %+v", sent, o)
+		}
+		if !local.holds(2) {
+			t.Error("bytes came after the end")
+		}
+		if n := requester.lane.Counts.StreamsRetired.Load(); n != 0 {
+			t.Errorf("%d streams were retired", n)
+		}
+		r.finish()
+	}
+}
+
+// A deadline retires the stream, and so does the end of a WRITE whose payload is half sent; one that is wholly sent
+// is unknown and costs no stream.
+//
+// proves T-5, T-10, G-8
+func TestEndedWritesAndDeadlinesTellTheTruth(t *testing.T) {
+	const length = 60_000
+	for _, c := range []struct {
+		name    string
+		size    uint64
+		cancel  bool
+		read    int // bytes of the requester's that the script takes in
+		remote  lanes.Effect
+		retired uint64
+	}{
+		{"cancelled, half sent", length, true, 0, lanes.EffectUnknown, 1},
+		{"cancelled, sent", 100, true, 0, lanes.EffectUnknown, 0},
+		{"deadline, sent", 100, false, 200, lanes.EffectUnknown, 1},
+		{"deadline, half sent", length, false, 0, lanes.EffectUnknown, 1},
+	} {
+		mappings(t)
+		r := newRig(t, 3, simkernel.WorldOptions{Buffer: 4096})
+		requester := r.node(requesterHost, setup{})
+		p := r.listen()
+		peer := requester.script(p)
+		local := requester.register(c.size, netproto.LocalOnly, 2)
+		a := requester.ask(lanes.Write, local, 7).start(peer)
+		w := p.accept()
+		w.welcome(nil)
+		r.pass(soon)
+		if c.read > 0 {
+			_, err := w.receive(c.read - 32)
+			_ = err
+		}
+		want := lanes.Deadline
+		if c.cancel {
+			want = lanes.Cancelled
+			a.Cancel()
+		}
+		o := r.wait(a)
+		if f := fault(t, o); f.Cause != want || o.Remote != c.remote || !o.Drained || !local.backing.Quiet() {
+			t.Errorf("%s: %+v", c.name, o)
+		}
+		if n := requester.lane.Counts.StreamsRetired.Load(); n != c.retired {
+			t.Errorf("%s: %d streams were retired, want %d", c.name, n, c.retired)
+		}
+		r.finish()
+	}
+}
+
+// A source that lies about order, length, kind or checksum loses its stream; the transfer says why.
+//
+// proves W-15, H-9, H-2
+func TestLyingSourceLosesItsStream(t *testing.T) {
+	for what, c := range map[string]struct {
+		direction lanes.Direction
+		answer    func(netproto.HPTCPTag) []byte
+	}{
+		"chunk beyond the request": {lanes.Read, func(g netproto.HPTCPTag) []byte { return chunk(g, 0, make([]byte, 65)) }},
+		"gap":                      {lanes.Read, func(g netproto.HPTCPTag) []byte { return chunk(g, 1, make([]byte, 8)) }},
+		"success without bytes":    {lanes.Read, func(g netproto.HPTCPTag) []byte { return end(g, 0) }},
+		"chunk for a WRITE":        {lanes.Write, func(g netproto.HPTCPTag) []byte { return chunk(g, 0, make([]byte, 8)) }},
+		"a request":                {lanes.Read, func(g netproto.HPTCPTag) []byte { return ask(netproto.HPTCPRead, g, 1, 0, 1) }},
+		"nonsense":                 {lanes.Read, func(g netproto.HPTCPTag) []byte { return bytes.Repeat([]byte{0xff}, 64) }},
+		"chunk beyond the agreed": {lanes.Read, func(g netproto.HPTCPTag) []byte {
+			return chunk(netproto.HPTCPTag{Slot: 9, Generation: 9}, 0, make([]byte, 65<<10))
+		}},
+		"refusal after payload": {lanes.Read, func(g netproto.HPTCPTag) []byte {
+			return append(chunk(g, 0, make([]byte, 8)), end(g, netproto.StatusInternalError)...)
+		}},
+	} {
+		mappings(t)
+		r := newRig(t, 4, simkernel.WorldOptions{})
+		requester := r.node(requesterHost, setup{})
+		p := r.listen()
+		local := requester.register(64, netproto.LocalOnly, 2)
+		a := requester.ask(c.direction, local, 7).start(requester.script(p))
+		w := p.accept()
+		w.welcome(nil)
+		q, _ := w.request()
+		_ = w.send(c.answer(q.Tag))
+		o := r.wait(a)
+		if f := fault(t, o); f.Cause != lanes.Violated {
+			t.Errorf("%s: %+v", what, o)
+		}
+		if (o.Local == lanes.EffectPartial) != !local.holds(2) {
+			t.Errorf("%s: %+v, changed %v", what, o, !local.holds(2))
+		}
+		r.pass(soon)
+		if requester.pool.live != 0 {
+			t.Errorf("%s: the stream is kept", what)
+		}
+		r.finish()
+	}
+}
+
+// proves H-2
+func TestForgedWelcomeIsRefused(t *testing.T) {
+	mappings(t)
+	r := newRig(t, 5, simkernel.WorldOptions{})
+	requester := r.node(requesterHost, setup{})
+	for what, change := range map[string]func(*netproto.HPTCPWelcome){
+		"another source":    func(w *netproto.HPTCPWelcome) { w.Source = staleEpoch },
+		"another requester": func(w *netproto.HPTCPWelcome) { w.Requester = staleEpoch },
+		"more than asked":   func(w *netproto.HPTCPWelcome) { w.InFlight *= 2 },
+	} {
+		p := r.listen()
+		local := requester.register(64, netproto.LocalOnly, 2)
+		a := requester.ask(lanes.Read, local, 7).start(requester.script(p))
+		p.accept().welcome(change)
+		if f := fault(t, r.wait(a)); f.Cause != lanes.Violated || f.Stage != "hello" {
+			t.Errorf("%s: %+v", what, f)
+		}
+	}
+	r.finish()
+}
+
+// proves H-9
+func TestMismatchAtTheRequesterNamesRequestAndOffset(t *testing.T) {
+	mappings(t)
+	r := newRig(t, 6, simkernel.WorldOptions{})
+	requester := r.node(requesterHost, setup{config: Config{Checksums: true, ChunkBytes: 100}})
+	p := r.listen()
+	local := requester.register(300, netproto.LocalOnly, 2)
+	a := requester.ask(lanes.Read, local, 7).start(requester.script(p))
+	w := p.accept()
+	w.welcome(nil)
+	for i := range 2 {
+		q, _ := w.request()
+		payload := pattern(300, 1)[q.Offset:][:100]
+		f := netproto.HPTCPFrame{Kind: netproto.HPTCPChunk, Tag: q.Tag, Length: 100, Check: checksum([][]byte{payload})}
+		if i == 1 {
+			payload[50] ^= 1
+		}
+		must(t, w.send(append(netproto.AppendHPTCPFrame(nil, f), payload...)))
+	}
+	o := r.wait(a)
+	var m *MismatchError
+	if !errors.As(o.Err, &m) || m.Offset != 100 || m.Region != 7 || m.Source || o.Local != lanes.EffectPartial {
+		t.Errorf("%+v", o)
+	}
+	r.finish()
+}
+
+// A source that cannot be reached, is silent at the hello, or dies at any time, ends the transfer with its cause.
+//
+// proves T-5
+// field case F-16
+func TestUnreachableSilentAndKilledSources(t *testing.T) {
+	mappings(t)
+	r := newRig(t, 7, simkernel.WorldOptions{})
+	source, requester, peer := r.pair(setup{}, setup{sourceTimeout: 100 * time.Millisecond})
+	p := r.listen()
+	silent := requester.script(p)
+	local := requester.register(64, netproto.LocalOnly, 2)
+	nobody := requester.peerAt(source.address, sourceEpoch, *source.config.Endpoint(netproto.FamilyIPv4, 1))
+	nobody.addresses = nil
+	if f := fault(t, r.wait(requester.ask(lanes.Read, local, 1).start(nobody))); f.Cause != lanes.Unreachable {
+		t.Errorf("%+v", f)
+	}
+	if f := fault(t, r.wait(requester.ask(lanes.Read, local, 1).start(silent))); f.Cause != lanes.Unreachable || f.Stage != "hello" {
+		t.Errorf("%+v", f)
+	}
+	remote := source.register(64, netproto.ReadWrite, 1)
+	if o := r.wait(requester.ask(lanes.Read, local, remote.ID()).start(peer)); o.Err != nil {
+		t.Fatal(o.Err)
+	}
+	for _, c := range r.world.Connections() {
+		c.Reset()
+	}
+	r.pass(soon)
+	if o := r.wait(requester.ask(lanes.Read, local, remote.ID()).start(peer)); o.Err != nil {
+		t.Errorf("a stream that ended while idle: %v", o.Err)
+	}
+	r.finish()
+}
+
+// Slots for streams are bounded over all peers: an idle stream makes room, a busy one does not.
+//
+// proves T-4
+func TestIdleStreamsOfOtherPeersMakeRoom(t *testing.T) {
+	mappings(t)
+	r := newRig(t, 8, simkernel.WorldOptions{})
+	requester := r.node(requesterHost, setup{streams: 1})
+	local := requester.register(64, netproto.LocalOnly, 2)
+	one, two := r.listen(), r.listen()
+	first, second := requester.script(one), requester.script(two)
+	a := requester.ask(lanes.Read, local, 7).start(first)
+	w := one.accept()
+	w.welcome(nil)
+	q, _ := w.request()
+	refused := requester.ask(lanes.Read, requester.register(64, netproto.LocalOnly, 2), 7).start(second)
+	if f := fault(t, r.wait(refused)); f.Cause != lanes.Exhausted {
+		t.Errorf("%+v", f)
+	}
+	must(t, w.send(chunk(q.Tag, 0, pattern(64, 1))))
+	r.wait(a)
+	b := requester.ask(lanes.Read, local, 7).start(second)
+	x := two.accept()
+	x.welcome(nil)
+	q, _ = x.request()
+	must(t, x.send(chunk(q.Tag, 0, pattern(64, 1))))
+	if o := r.wait(b); o.Err != nil {
+		t.Error(o.Err)
+	}
+	w.ends()
+	r.finish()
+}
+
+var _ = reactor.Forever

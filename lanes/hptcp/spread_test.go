@@ -1,0 +1,135 @@
+package hptcp
+
+import (
+	"testing"
+	"time"
+
+	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/netproto"
+	"github.com/orbitte/orbitte/reactor"
+	"github.com/orbitte/orbitte/reactor/simkernel"
+)
+
+// feed lets windows pass with the rates that so many streams have, and returns the counts in use.
+func feed(s *spread, windows int, rate func(streams int) uint64) (counts []int) {
+	for range windows {
+		bytes := uint64(windowBytes)
+		s.moved(bytes, bytes*1_000_000/rate(s.count))
+		counts = append(counts, s.count)
+	}
+	return counts
+}
+
+// More streams are kept for what they gain, never beyond the cap; without a gain the number returns to one and trials
+// get rare.
+//
+// proves H-4
+func TestStreamsFollowTheGain(t *testing.T) {
+	s := newSpread(3)
+	counts := feed(&s, 60, func(n int) uint64 { return 1000 * uint64(min(n, 3)) })
+	for i, n := range counts {
+		if n > 3 {
+			t.Fatalf("%d streams, the cap is 3", n)
+		}
+		if i > 30 && n < 2 {
+			t.Errorf("window %d has %d streams although each gains", i, n)
+		}
+	}
+	s = newSpread(8)
+	changes, last := 0, 1
+	for _, n := range feed(&s, 1000, func(n int) uint64 { return 1000 + 50*uint64(n-1) }) { // 5 % is no reason
+		if n > 2 {
+			t.Fatalf("%d streams without a gain", n)
+		}
+		if n != last {
+			changes++
+		}
+		last = n
+	}
+	if changes > 30 {
+		t.Errorf("%d changes in 1000 windows: no hysteresis", changes)
+	}
+	s = newSpread(4)
+	feed(&s, 60, func(n int) uint64 { return 1000 * uint64(n) })
+	if many := s.count; many < 3 {
+		t.Errorf("%d streams", many)
+	}
+	feed(&s, 2000, func(n int) uint64 { return 1000 - 100*uint64(n-1) }) // the cores are taken
+	if s.count > 2 {
+		t.Errorf("%d streams stay although fewer are better", s.count)
+	}
+	s.lower(1)
+	if feed(&s, 50, func(n int) uint64 { return 1000 * uint64(n) }); s.count != 1 {
+		t.Errorf("%d streams, the source takes one", s.count)
+	}
+}
+
+// The streams of one peer are never more than the trailer says, this side allows, and processors there are; chunks
+// and credit are the smaller of both sides'.
+//
+// proves H-1, H-4
+func TestStreamsStayWithinTheTrailersLimit(t *testing.T) {
+	for _, c := range []struct {
+		source, own, cpus, want int
+	}{{1, 8, 8, 1}, {2, 8, 8, 2}, {8, 3, 8, 3}, {8, 8, 2, 3}, {8, 8, 1, 2}} {
+		mappings(t)
+		r := newRig(t, 3, simkernel.WorldOptions{})
+		source, requester, peer := r.pair(setup{config: Config{StreamsMax: c.source}}, setup{config: Config{StreamsMax: c.own, CPUs: c.cpus, ChunkBytes: 10_000}})
+		remote, local := source.register(1<<20, netproto.ReadWrite, 1), requester.register(1<<20, netproto.LocalOnly, 2)
+		peer.spread.count = peer.spread.limit // as if all of them paid
+		for _, length := range []uint64{64, 1 << 20, 1 << 20} {
+			a := requester.ask(lanes.Read, local, remote.ID())
+			a.Length = length
+			if o := r.wait(a.start(peer)); o.Err != nil {
+				t.Fatal(o.Err)
+			}
+		}
+		if n := peer.Streams(); n != c.want || source.service.Sessions() != c.want {
+			t.Errorf("%+v: %d streams here, %d there", c, n, source.service.Sessions())
+		}
+		r.finish()
+	}
+}
+
+// A small request beside large transfers takes hardly longer than alone: it has a stream of its own.
+//
+// proves H-7
+// field case F-45
+func TestSmallRequestsPassLargeOnes(t *testing.T) {
+	mappings(t)
+	r := newRig(t, 4, simkernel.WorldOptions{Buffer: 1 << 20})
+	source, requester, peer := r.pair(setup{}, setup{})
+	remote, local := source.register(8<<20, netproto.ReadWrite, 1), requester.register(8<<20, netproto.LocalOnly, 2)
+	page, one := source.register(4096, netproto.ReadWrite, 1), requester.register(4096, netproto.LocalOnly, 2)
+	worst := func() (w time.Duration) {
+		for range 30 {
+			begin := r.world.Now()
+			a := requester.ask(lanes.Read, one, page.ID()).start(peer)
+			if o := r.wait(a); o.Err != nil {
+				t.Fatal(o.Err)
+			}
+			w = max(w, time.Duration(a.at-begin))
+		}
+		return w
+	}
+	worst() // connects
+	alone := worst()
+	large := requester.ask(lanes.Read, local, remote.ID())
+	large.Deadline = reactor.Forever
+	again := true
+	large.Done = func(t *Transfer) {
+		if t.Local.Return(); again && t.Outcome.Err == nil {
+			large.start(peer)
+		}
+	}
+	large.start(peer)
+	r.pass(time.Millisecond)
+	beside := worst()
+	again = false
+	large.Cancel()
+	r.pass(soon)
+	if beside > 3*alone {
+		t.Errorf("%v beside large transfers, %v alone", beside, alone)
+	}
+	r.finish()
+}
