@@ -381,7 +381,7 @@ func TestTheSourceRefusesWhatIsNotItsOwnBeforeAnyAuthority(t *testing.T) {
 
 // proves R-9, U-3
 func TestAWholeParentIsReservedOrNothing(t *testing.T) {
-	o := siteOptions{config: Config{ReceiveDepth: 20}}
+	o := siteOptions{config: Config{ReceiveDepth: 20, Progress: EventDriven}} // the simulated clock passes over the timers of a lane that polls
 	e := newEnds(t, simverbs.Hardware, endsOptions{to: o})
 	remote := e.to.memory(1<<20, netproto.ReadWrite, 1)
 	h := e.hand(lanes.Read)
@@ -389,7 +389,11 @@ func TestAWholeParentIsReservedOrNothing(t *testing.T) {
 	first := *h
 	equal(t, "one more slice than receives", h.ask(remote.ID(), 4096, 64, 1), netproto.StatusExhausted)
 	equal(t, "more slices than the source admits", h.ask(remote.ID(), 4096, 21*64, 21), netproto.StatusExhausted)
+	began := e.world.Now()
 	equal(t, "ABANDON", first.tell(netproto.OperationRDMAAbandon), netproto.StatusSuccess)
+	if took := time.Duration(e.world.Now() - began); took > 2*abandonGrace {
+		t.Errorf("giving grants up took %v", took)
+	}
 	equal(t, "revoked", e.to.transport.GrantStats().Revoked, 20)
 	h.leave()
 	e.end()
@@ -521,5 +525,54 @@ func TestASourcesRefusalNamesItsKind(t *testing.T) {
 			h.leave()
 			e.end()
 		})
+	}
+}
+
+// binds writes down what windows are bound to, and how many receives were posted before.
+type binds struct {
+	verbs.Calls
+	works    []verbs.SendWork
+	receives []int // posted before each
+	posted   int
+}
+
+func (b *binds) PostSend(p verbs.PairHandle, list []verbs.SendWork) (int, error) {
+	for _, w := range list {
+		if w.Operation == verbs.BindWindow {
+			b.works, b.receives = append(b.works, w), append(b.receives, b.posted)
+		}
+	}
+	return b.Calls.PostSend(p, list)
+}
+
+func (b *binds) PostReceive(p verbs.PairHandle, list []verbs.ReceiveWork) (int, error) {
+	b.posted += len(list)
+	return b.Calls.PostReceive(p, list)
+}
+
+// proves R-11
+func TestAWindowIsBoundToExactlyItsGrant(t *testing.T) {
+	for _, d := range []lanes.Direction{lanes.Read, lanes.Write} {
+		var b *binds
+		o := siteOptions{devices: single(0), calls: func(c verbs.Calls) verbs.Calls {
+			b = &binds{Calls: c}
+			return b
+		}}
+		e := newEnds(t, simverbs.Hardware, endsOptions{siteOptions{devices: single(0)}, o})
+		remote := e.to.memory(64<<10, netproto.ReadWrite, 1)
+		h := e.hand(d)
+		equal(t, "grants", h.ask(remote.ID(), 300, 3000, 3), netproto.StatusSuccess)
+		want := map[lanes.Direction]verbs.Access{lanes.Read: verbs.AccessRemoteRead, lanes.Write: verbs.AccessRemoteWrite}[d]
+		if len(b.works) != 3 {
+			t.Fatalf("%d windows were bound, want 3", len(b.works))
+		}
+		for i, w := range b.works {
+			if w.Access != want || w.Remote != remote.Address()+300+uint64(i)*1000 || w.Span != 1000 || uint32(w.RemoteKey) != h.grants[i].Key || b.receives[i] < 3 {
+				t.Errorf("%v: window %d: %+v for the grant %+v, after %d receives", d, i, w, h.grants[i], b.receives[i])
+			}
+		}
+		equal(t, "ABANDON", h.tell(netproto.OperationRDMAAbandon), netproto.StatusSuccess)
+		h.leave()
+		e.end()
 	}
 }

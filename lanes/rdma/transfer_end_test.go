@@ -234,3 +234,31 @@ func TestClosingALaneAtEachStepEndsItsTransfersAndGrants(t *testing.T) {
 		}
 	})
 }
+
+// A transfer that waits for a peer which is silent does not keep its lane.
+//
+// proves G-6
+func TestClosingALaneDoesNotWaitForASilentPeer(t *testing.T) {
+	e := newEnds(t, simverbs.Hardware, endsOptions{})
+	remote, local := e.to.memory(100, netproto.ReadWrite, 1), e.from.memory(100, netproto.LocalOnly, 2)
+	complete(t, e.run(e.transfer(lanes.Read, local, remote, 0)), lanes.Read, 100)
+	e.world.Link(e.to.host, e.from.host).BlackHole(true)
+	var all []*attempt
+	for _, n := range []uint64{0, 100} {
+		a := e.transfer(lanes.Read, local, remote, 0)
+		a.Length, a.Deadline = n, e.world.Now().After(time.Hour)
+		all = append(all, e.start(a))
+	}
+	began := e.world.Now()
+	e.on(e.from.lanes[0].Loop, func() { e.from.lanes[0].rails.Close(func() {}) })
+	for _, a := range all {
+		if o := e.wait(a); o.Err == nil || !o.Drained {
+			t.Errorf("%+v", o)
+		}
+	}
+	if took := time.Duration(e.world.Now() - began); took > time.Minute {
+		t.Errorf("it took %v", took)
+	}
+	e.world.Link(e.to.host, e.from.host).BlackHole(false)
+	e.end()
+}

@@ -235,6 +235,7 @@ func TestAThousandRequestsShareSixteenCompletionEntries(t *testing.T) {
 		}
 		return done == 1000
 	})
+	equal(t, "refusals for lack of room", e.from.transport.GrantStats().Retries, 0)
 	for _, n := range []*engine{e.from, e.to} {
 		for _, q := range []*verbs.CompletionQueue{n.lanes[0].rails.rails[0].sends, n.lanes[0].rails.rails[0].receives} {
 			if c := q.Counts(); q.Fenced() != "" || c.Paid == 0 && n == e.to || c.Stale+c.Foreign+c.Malformed > 0 {
@@ -434,4 +435,37 @@ func TestAFailedRailLeavesTheOtherOneWell(t *testing.T) {
 			e.end()
 		}
 	}
+}
+
+// A transfer that needs many receives is not passed by small ones behind it on the same connection.
+//
+// proves R-10
+func TestTransfersWaitForReceivesInOrder(t *testing.T) {
+	o := siteOptions{devices: single(0), config: Config{ReceiveDepth: 8}}
+	e := newEnds(t, simverbs.Hardware, endsOptions{siteOptions{devices: single(0)}, o})
+	h := e.hand(lanes.Read)
+	large := &trial{local: e.from.memory(512<<10, netproto.LocalOnly, 2), remote: e.to.memory(512<<10, netproto.ReadWrite, 1)}
+	small := &trial{local: e.from.memory(64, netproto.LocalOnly, 2), remote: e.to.memory(64, netproto.ReadWrite, 1)}
+	other := &trial{local: e.from.memory(64, netproto.LocalOnly, 2), remote: e.to.memory(64, netproto.ReadWrite, 1)}
+	for i, x := range []*trial{large, small, other} {
+		x.attempt = e.transfer([]lanes.Direction{lanes.Read, lanes.Read, lanes.Write}[i], x.local, x.remote, 0)
+	}
+	lane := e.from.lanes[0]
+	e.on(lane.Loop, func() { h.c.line(0).asked += 5 })
+	e.startAll([]*trial{large, small, other})
+	e.waitAll([]*trial{other}) // on another connection
+	e.pass(10 * time.Millisecond)
+	if large.done+small.done != 0 || large.machine.stage != transferRoom || small.machine.stage != transferRoom {
+		t.Errorf("with 3 receives free, 8 asked for: the large one is at %q, the small one behind it at %q", large.machine.stage, small.machine.stage)
+	}
+	e.on(lane.Loop, func() {
+		h.c.line(0).asked -= 5
+		lane.rails.upper.serve()
+	})
+	e.waitAll([]*trial{large, small})
+	for _, x := range []*trial{large, small, other} {
+		complete(t, x.Outcome, x.Direction, x.Length)
+	}
+	h.leave()
+	e.end()
 }
