@@ -576,3 +576,20 @@ func TestAWindowIsBoundToExactlyItsGrant(t *testing.T) {
 		e.end()
 	}
 }
+
+// A receive whose flush is lost gives its memory back when its pair is destroyed.
+//
+// proves
+func TestALostFlushOfAReceiveLeavesNothing(t *testing.T) {
+	e := newEnds(t, simverbs.Hardware, endsOptions{siteOptions{devices: single(0)}, siteOptions{devices: single(0)}})
+	remote := e.to.memory(64<<10, netproto.RemoteRead, 1)
+	h := e.hand(lanes.Read)
+	equal(t, "grants", h.ask(remote.ID(), 0, 4096, 2), netproto.StatusSuccess)
+	e.fabric.Plan(simverbs.Fault{Kind: simverbs.LoseCompletion, Process: "b"})
+	equal(t, "ABANDON", h.tell(netproto.OperationRDMAAbandon), netproto.StatusSuccess)
+	if struck, planned := e.fabric.Struck(); struck != planned {
+		t.Error("no completion was lost")
+	}
+	h.leave()
+	e.end()
+}

@@ -469,3 +469,61 @@ func TestTransfersWaitForReceivesInOrder(t *testing.T) {
 	h.leave()
 	e.end()
 }
+
+// Readers stand side by side, also with the devices; a writer stands alone.
+//
+// proves M-9
+func TestRangesAreLeasedForWhatTheirDeviceDoes(t *testing.T) {
+	for _, d := range []lanes.Direction{lanes.Read, lanes.Write} {
+		for _, side := range []string{"requester", "source"} {
+			e := newEnds(t, simverbs.Hardware, endsOptions{})
+			remote, local := e.to.memory(100<<10, netproto.ReadWrite, 1), e.from.memory(100<<10, netproto.LocalOnly, 2)
+			m, writes := local, d == lanes.Read
+			if side == "source" {
+				m, writes = remote, d == lanes.Write
+			}
+			lease, err := m.Lease(0, 1, segments.Shared) // somebody reads
+			must(t, err)
+			if o := e.run(e.transfer(d, local, remote, 0)); (o.Err != nil) != writes {
+				t.Errorf("%v, while somebody reads the %s's range: %+v", d, side, o)
+			}
+			lease.Return()
+			e.end()
+		}
+	}
+}
+
+// sends writes down the flags of messages that end grants, and how much payload was with the device then.
+type sends struct {
+	verbs.Calls
+	flags []verbs.SendFlags
+}
+
+func (s *sends) PostSend(p verbs.PairHandle, list []verbs.SendWork) (int, error) {
+	for _, w := range list {
+		if w.Operation == verbs.SendWithInvalidate {
+			s.flags = append(s.flags, w.Flags)
+		}
+	}
+	return s.Calls.PostSend(p, list)
+}
+
+// proves R-13
+func TestEveryBindingIsFenced(t *testing.T) {
+	var s *sends
+	e := newEnds(t, simverbs.Hardware, endsOptions{from: siteOptions{calls: func(c verbs.Calls) verbs.Calls {
+		s = &sends{Calls: c}
+		return s
+	}}})
+	remote, local := e.to.memory(300<<10, netproto.ReadWrite, 1), e.from.memory(300<<10, netproto.LocalOnly, 2)
+	for _, d := range []lanes.Direction{lanes.Read, lanes.Write} {
+		complete(t, e.run(e.transfer(d, local, remote, 0)), d, 300<<10)
+	}
+	equal(t, "bindings", len(s.flags), 10)
+	for i, flags := range s.flags {
+		if flags&verbs.Fence == 0 {
+			t.Errorf("binding %d has the flags %#x", i, flags)
+		}
+	}
+	e.end()
+}
