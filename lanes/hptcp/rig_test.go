@@ -147,7 +147,7 @@ func newNode(t testing.TB, kernel reactor.Kernel, bind netip.AddrPort, mode reac
 	n := &node{t: t, gate: lanes.NewGate(), config: s.config}
 	n.policy = lanes.Policy{Epoch: s.epoch, PayloadBytesMax: s.payload, SourceTimeout: s.sourceTimeout, IdleTimeout: s.idle, Socket: s.socket}
 	budget := func(name string, limit int64) *budgets.Budget { return n.ledger.Add(budgets.New(name, "units", limit)) }
-	n.tracker = segments.NewTracker(budget("registrations", 64), budget("registered bytes", 1<<31), nil)
+	n.tracker = segments.NewTracker(budget("registrations", 1024), budget("registered bytes", 1<<31), nil)
 	if s.wrap != nil {
 		kernel = s.wrap(kernel)
 	}
