@@ -72,7 +72,6 @@ type Rails struct {
 	selector  Selector
 	locals    []LocalNIC
 	loads     Loads
-	answers   []Answer
 	ends      map[netproto.Incarnation]*Connection // by this side's incarnation
 	peers     map[netproto.Incarnation]*Connection // accepted ones, by the requester's incarnation
 	pending   int                                  // builders, closing exchanges and errands under way

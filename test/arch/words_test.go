@@ -18,8 +18,8 @@ type word struct {
 }
 
 var (
-	clockNames  = []string{"Now", "Since", "Until", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick", "Sleep"}
-	rawCalls    = []string{"SYS_*", "Syscall*", "RawSyscall*", "AllThreadsSyscall*"}
+	clockNames = []string{"Now", "Since", "Until", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick", "Sleep"}
+	rawCalls   = []string{"SYS_*", "Syscall*", "RawSyscall*", "AllThreadsSyscall*"}
 	// The twin of the verbs moves bytes between registered addresses, as a device does.
 	unsafeRooms = join(kernels, natives, places{"segments", ".", "verbs/simverbs"})
 	rawRooms    = join(kernels, natives, places{"reactor", "segments"})
