@@ -62,8 +62,8 @@ type Selector struct {
 
 // Choose takes, of the local NICs that the mask allows, that are active and have a compatible remote path: those of the
 // best tier, of them the one with the fewest charged bytes, and of equal ones the next in turn. The remote NIC is the
-// one of the same name, if its path is compatible, otherwise the first compatible one. It allocates only when it
-// refuses, with *NoPath.
+// one of the same name, if its path is compatible, otherwise the one of the same stable ID, otherwise the first
+// compatible one. It allocates only when it refuses, with *NoPath.
 func (s *Selector) Choose(rails []LocalNIC, remote []netproto.Path, tiers *Tiers, loads *Loads) (Path, error) {
 	best, found := Path{}, false
 	for i := range rails {
@@ -104,7 +104,9 @@ func (s *Selector) turns(nic uint8) int {
 	return (int(nic) - s.next + netproto.PathsMax) % netproto.PathsMax
 }
 
-// match finds the remote path for a local NIC: the same name first, then the lowest stable ID.
+// match finds the remote path for a local NIC: the same name first, then the same stable ID, then the lowest one. Hosts
+// that name their devices differently, such as the two ends of test/vm, would otherwise all meet at one NIC, which wires
+// that do not reach each other cannot.
 func match(r *LocalNIC, remote []netproto.Path) (*netproto.Path, bool) {
 	var first *netproto.Path
 	for i := range remote {
@@ -115,7 +117,7 @@ func match(r *LocalNIC, remote []netproto.Path) (*netproto.Path, bool) {
 		if p.Name == r.Name {
 			return p, true
 		}
-		if first == nil || p.NIC < first.NIC {
+		if first == nil || p.NIC == r.NIC || p.NIC < first.NIC && first.NIC != r.NIC {
 			first = p
 		}
 	}

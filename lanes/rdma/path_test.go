@@ -73,7 +73,7 @@ func TestPathIsTheNearestThenTheLeastLoadedThenTheNextInTurn(t *testing.T) {
 }
 
 // proves R-3
-func TestRemoteNICHasTheSameNameOrTheLowestNumber(t *testing.T) {
+func TestRemoteNICHasTheSameNameOrElseTheSameNumberOrElseTheLowest(t *testing.T) {
 	var s Selector
 	var tiers Tiers
 	var loads Loads
@@ -86,6 +86,8 @@ func TestRemoteNICHasTheSameNameOrTheLowestNumber(t *testing.T) {
 	}{
 		{"same name", rail(0, "b"), []netproto.Path{path(0, "a"), path(3, "b")}, 3, true},
 		{"same name is paused", rail(0, "b"), []netproto.Path{path(1, "a"), {NIC: 3, Link: netproto.LinkEthernet, GID: ipv4, Name: "b"}}, 1, false},
+		{"no such name, the same number", rail(3, "x"), []netproto.Path{path(2, "a"), path(3, "b"), path(1, "c")}, 3, false},
+		{"the same number is paused", rail(0, "x"), []netproto.Path{{NIC: 0, Link: netproto.LinkEthernet, GID: ipv4, Name: "a"}, path(2, "b")}, 2, false},
 		{"no such name", rail(0, "x"), []netproto.Path{path(4, "b"), path(2, "a")}, 2, false},
 		{"same name in another family", rail(0, "a"), []netproto.Path{{NIC: 0, State: netproto.PathActive, Link: netproto.LinkEthernet, GID: ipv6, Name: "a"}, path(6, "b")}, 6, false},
 	} {
