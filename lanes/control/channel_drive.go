@@ -277,6 +277,14 @@ func (c *Channel) begin(x *Exchange) {
 	x.work.Begin(c)
 }
 
+// Active is the work of the active exchange; nil: none. What kind it is tells who may Follow it.
+func (c *Channel) Active() Work {
+	if c.active == nil {
+		return nil
+	}
+	return c.active.work
+}
+
 // Follow lets work post its request right behind the active exchange, which has nothing more to send: the
 // source then finds it as soon as it has answered, and no round trip is spent idle. Its Begin is called
 // now, its Sent once the stream is its own. False when that is not to be had, as when somebody else waits

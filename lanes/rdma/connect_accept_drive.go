@@ -100,8 +100,12 @@ func (a *acceptance) answer(status netproto.Status) {
 func (a *acceptance) build(array *Array) {
 	r := a.rails
 	if r.peers[a.offer.Incarnation] != nil || r.fenced { // another one came first, or the lane closes, while this one waited
+		status := netproto.StatusProtocolError
+		if r.fenced { // no fault of the peer's
+			status = netproto.StatusSourceClosed
+		}
 		r.serveAll(r.store.BuildFailed(array, ErrClosed, false, nil))
-		a.answer(netproto.StatusProtocolError)
+		a.answer(status)
 		return
 	}
 	c := r.newConnection(array, r.Rail(a.offer.PeerNIC), Source, direction(a.offer.Direction))

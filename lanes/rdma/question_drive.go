@@ -59,7 +59,9 @@ func (q *question) ask(c *control.Channel, request netproto.Request, stage strin
 	if !request.Operation.Grants() {
 		q.request.Length = uint64(q.size)
 	}
-	if !c.Follow(&q.exchange, q, deadline) {
+	// Behind a question nothing more is sent. A TCP WRITE sends its payload when the source is ready for it, and whatever
+	// stood before that would be taken for the payload.
+	if _, question := c.Active().(*question); !question || !c.Follow(&q.exchange, q, deadline) {
 		c.Run(&q.exchange, q, deadline)
 	}
 }
