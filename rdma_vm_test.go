@@ -13,7 +13,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,6 +46,7 @@ type order struct {
 
 // answer is what a peer process says.
 type answer struct {
+	Native   nativeCalls
 	Err      string
 	Endpoint string
 	Epoch    string
@@ -56,6 +60,7 @@ func init() { children["vm peer"] = servePeer }
 // peerProcess is one engine with one memory.
 type peerProcess struct {
 	engine *Engine
+	native *tally
 	memory *Memory
 	export *Registration
 }
@@ -95,6 +100,7 @@ func (p *peerProcess) obey(o *order) (a answer, err error) {
 	a.Endpoint, a.Epoch, a.Stats, a.Retained = p.engine.Endpoint(), p.engine.Epoch().String(), p.engine.Stats(), p.engine.RetainedResources()
 	if p.memory != nil {
 		a.Address = p.memory.Address()
+		a.Native = p.native.read(a.Address)
 	}
 	return a, err
 }
@@ -105,7 +111,8 @@ func (p *peerProcess) open(o *order) error {
 		return err
 	}
 	o.RDMA.Whitelist = o.Devices
-	if p.engine, err = Open(Config{Bind: o.Bind, Verbs: calls, RDMA: &o.RDMA, Lanes: 1, Limits: o.Limits}); err != nil {
+	p.native = &tally{Calls: calls}
+	if p.engine, err = Open(Config{Bind: o.Bind, Verbs: p.native, RDMA: &o.RDMA, Lanes: 1, Limits: o.Limits}); err != nil {
 		return err
 	}
 	mapped, err := mapFile(o.File)
@@ -164,6 +171,79 @@ func mapFile(name string) ([]byte, error) {
 		return nil, err
 	}
 	return unix.Mmap(int(f.Fd()), 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+}
+
+// nativeCalls counts what an engine asked of the library: protection domains, and regions of its one memory.
+type nativeCalls struct {
+	Domains, Registered, Deregistered int
+	Posts, Polls, Arms, Events        int64 // crossings
+}
+
+// tally counts native calls on their way.
+type tally struct {
+	verbs.Calls
+	posts, polls, arms, events atomic.Int64
+	mu                         sync.Mutex
+	domains                    int
+	regions                    map[verbs.RegionHandle]uint64
+	registered, deregistered   map[uint64]int // by address
+}
+
+func (n *tally) read(address uint64) nativeCalls {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return nativeCalls{n.domains, n.registered[address], n.deregistered[address], n.posts.Load(), n.polls.Load(), n.arms.Load(), n.events.Load()}
+}
+
+func (n *tally) AllocateDomain(d verbs.DeviceHandle) (verbs.DomainHandle, error) {
+	n.mu.Lock()
+	n.domains++
+	n.mu.Unlock()
+	return n.Calls.AllocateDomain(d)
+}
+
+func (n *tally) Register(d verbs.DomainHandle, address, length uint64, a verbs.Access) (verbs.RegionHandle, verbs.LocalKey, verbs.RemoteKey, error) {
+	h, local, remote, err := n.Calls.Register(d, address, length, a)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.regions == nil {
+		n.regions, n.registered, n.deregistered = map[verbs.RegionHandle]uint64{}, map[uint64]int{}, map[uint64]int{}
+	}
+	n.regions[h] = address
+	n.registered[address]++
+	return h, local, remote, err
+}
+
+func (n *tally) Deregister(h verbs.RegionHandle) error {
+	n.mu.Lock()
+	n.deregistered[n.regions[h]]++
+	n.mu.Unlock()
+	return n.Calls.Deregister(h)
+}
+
+func (n *tally) PostSend(p verbs.PairHandle, work []verbs.SendWork) (int, error) {
+	n.posts.Add(1)
+	return n.Calls.PostSend(p, work)
+}
+
+func (n *tally) PostReceive(p verbs.PairHandle, work []verbs.ReceiveWork) (int, error) {
+	n.posts.Add(1)
+	return n.Calls.PostReceive(p, work)
+}
+
+func (n *tally) Poll(sends, receives verbs.QueueHandle, out []verbs.Completion) (int, int, error) {
+	n.polls.Add(1)
+	return n.Calls.Poll(sends, receives, out)
+}
+
+func (n *tally) Arm(q verbs.QueueHandle) error {
+	n.arms.Add(1)
+	return n.Calls.Arm(q)
+}
+
+func (n *tally) NextEvent(c verbs.ChannelHandle) (verbs.QueueHandle, bool, error) {
+	n.events.Add(1)
+	return n.Calls.NextEvent(c)
 }
 
 // peerOf is a peer process as a test sees it.
@@ -281,6 +361,7 @@ var gateLimits = Limits{PayloadBytes: 16 << 20, Submissions: 64}
 // gatePair is a requester in this process and a source in another.
 type gatePair struct {
 	t         testing.TB
+	native    *tally
 	peer      *peerOf
 	requester *Engine
 	local     *Memory
@@ -307,7 +388,8 @@ func newGate(t testing.TB, source, requester RDMAConfig, size int, between func(
 	g.base = g.peer.opened.Address
 	calls, err := libibverbs.Load()
 	must(t, err)
-	var native verbs.Calls = calls
+	g.native = &tally{Calls: calls}
+	native := verbs.Calls(g.native)
 	if between != nil {
 		native = between(native)
 	}
@@ -407,21 +489,31 @@ func proved(t testing.TB, format string, args ...any) {
 	t.Logf("proved: "+format, args...)
 }
 
-// railsUp waits until the engine sees so many of its devices active.
-func railsUp(t testing.TB, e *Engine, n int) {
+// eventually waits for something that the guest's kernel and threads bring about.
+func eventually(t testing.TB, what string, done func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		active := 0
-		for _, d := range e.Stats().RDMA.Devices {
-			if d.State == "active" {
-				active++
-			}
-		}
-		if active == n {
-			return
-		}
+	for end := time.Now().Add(20 * time.Second); !done(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("%d devices are active, want %d: %+v", active, n, e.Stats().RDMA.Devices)
+			t.Fatalf("not within 20 s: %s", what)
 		}
 	}
+}
+
+// active counts the devices that an engine uses.
+func active(s *Stats) (n int) {
+	for _, d := range s.RDMA.Devices {
+		if d.State == "active" {
+			n++
+		}
+	}
+	return n
+}
+
+// railsActive waits until both sides see so many devices active.
+func (g *gatePair) railsActive(n int) {
+	g.t.Helper()
+	eventually(g.t, strconv.Itoa(n)+" active devices at each side", func() bool {
+		here, there := g.requester.Stats(), g.peer.ask(order{Do: "stats"}).Stats
+		return active(&here) == n && active(&there) == n
+	})
 }
