@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/orbitte/orbitte/verbs"
 	"github.com/orbitte/orbitte/verbs/simverbs"
 )
 
@@ -237,5 +238,30 @@ func TestAPortThatGoesDownEndsTransfersAndComesBack(t *testing.T) {
 	}
 	if now := p.requesterNative.Calls(simverbs.CallRegister); now != regions {
 		t.Errorf("memory was registered %d times again; registrations survive a port", now-regions)
+	}
+}
+
+// proves
+func TestAPeerWhoseAddressesMovedIsReachedAfterARefresh(t *testing.T) {
+	p := newRDMAPair(t, 91, Config{}, Config{}, 1<<20)
+	_, err := p.requester.SubmitAndWait(soon(t), []Request{p.overRDMA(Write, 0, 1<<20)})
+	must(t, err)
+	for i, name := range []string{"mlx5_0", "mlx5_1"} {
+		moved := verbs.GIDEntry{Index: 1, GID: verbs.GID{10: 0xff, 11: 0xff, 12: 10, 13: 77, 14: byte(i), 15: 1}, Type: verbs.GIDRoCEv2, Interface: "eth9"}
+		p.fabric.Host(hostA.String()).Device(name).Port(1).SetGID(moved)
+	}
+	if err := p.RunUntil(func() bool { return p.source.Stats().RDMA.RouteRecoveries == 2 }, p.Now().After(2*time.Minute)); err != nil {
+		t.Fatalf("%v: %+v", err, p.source.Stats().RDMA)
+	}
+	report, err := p.requester.SubmitAndWait(p.within(time.Minute), []Request{p.overRDMA(Write, 0, 1<<20)})
+	if err == nil || !report.LocallyDrained { // the old view names addresses that nobody has
+		t.Errorf("with the old view: %+v, %v", report, err)
+	}
+	must(t, p.segment.Refresh(soon(t)))
+	pattern(p.local, 5)
+	_, err = p.requester.SubmitAndWait(soon(t), []Request{p.overRDMA(Write, 0, 1<<20)})
+	must(t, err)
+	if !bytes.Equal(p.local.Bytes(), p.remote.Bytes()) {
+		t.Error("other bytes arrived")
 	}
 }

@@ -49,6 +49,9 @@ func newRDMASim(t testing.TB, seed uint64, p simverbs.Personality) *rdmaSim {
 	return s
 }
 
+// drive lets the world drive an engine, and know until when it waits: its monitor looks each second.
+func (s *rdmaSim) drive(e *Engine) { s.Add(func() bool { return e.Progress(time.Minute) }) }
+
 // native starts a process with devices; without specs it has two, each on a network of its own.
 func (s *rdmaSim) native(name string, host netip.Addr, devices ...simverbs.DeviceSpec) *simverbs.Process {
 	s.processes[name] = s.Process(name, host)

@@ -147,6 +147,9 @@ func TestABatchMixesTransportsInOrder(t *testing.T) {
 			t.Errorf("task %d: %v, %d, %v", 3*i+1, state, n, err)
 		}
 	}
+	if granted := p.source.Stats().RDMA.Received; granted != 12 {
+		t.Errorf("%d requests went over RDMA, want the 12 that name it", granted)
+	}
 	if !bytes.Equal(scratch.Bytes()[:12*4096], p.remote.Bytes()[20*4096:32*4096]) {
 		t.Error("a copy saw other bytes than those that the request before it brought over RDMA")
 	}

@@ -121,11 +121,11 @@ func (e *Engine) drive(d time.Duration) bool {
 	for _, r := range e.runners {
 		worked = r.lane.Turn(reactor.Past) || worked
 	}
-	if e.rdma != nil {
+	if e.rdma != nil { // its letters come from the lanes, or can wait for as long as a lane may
 		worked = e.rdma.slow.lane.Turn(reactor.Past) || worked
 	}
 	if !worked && d > 0 {
-		if len(e.runners) > 1 || e.rdma != nil {
+		if len(e.runners) > 1 {
 			d = min(d, 50*time.Microsecond) // the other lanes have no thread to wait on
 		}
 		worked = e.runners[0].lane.Turn(e.clock().Now().After(d))
