@@ -67,30 +67,9 @@ func (g *generator) requests(i, n int) (list []faults.Request) {
 		if !ok {
 			return nil
 		}
-		if len(list) > 0 && segment.peer != i && g.chance(20) {
-			q = g.handOn(list[len(list)-1], q, segment)
-		}
 		list = append(list, q)
 	}
 	return list
-}
-
-// handOn makes q pass on what the request before it brings: a WRITE of bytes that a READ fetches, which may not
-// leave before they came.
-func (g *generator) handOn(before, q faults.Request, segment plannedSegment) faults.Request {
-	if before.Write || before.Length == 0 {
-		return q
-	}
-	writable := slices.DeleteFunc(slices.Clone(segment.view), func(r plannedRange) bool { return r.permission&2 == 0 || r.length < 1 })
-	target, ok := pick(g, writable)
-	if !ok {
-		return q
-	}
-	length := g.between(1, min(before.Length, target.length))
-	q.Write, q.Segment, q.Length = true, segment.name, length
-	q.Memory, q.Offset = before.Memory, before.Offset+g.random.IntN(before.Length-length+1)
-	q.Target, q.At = target.memory, target.at+g.random.IntN(target.length-length+1)
-	return q
 }
 
 // ownRequests bounds the requests of one submission to the engine's own segment. They are copies of one step, so
