@@ -162,11 +162,14 @@ func (c *Config) completeRDMA() error {
 	return c.RDMA.complete()
 }
 
-// receiveDepth is how many receives each queue pair of a source has: enough that one request may have as many slices as
-// SPEC R-8 allows, and no more than a quarter of a completion queue, which all pairs of a device on a lane share.
+// receiveDepth is how many receives each queue pair of a source has. All pairs of a device on a lane share one completion
+// queue, and each receive keeps a place in it: so many that all pairs which Endpoints admits find room there, and no more
+// than the slices of one request (SPEC R-8). A tiny queue gives each pair a few, and takes fewer pairs. The peer learns
+// how many slices that admits.
 func (c *RDMAConfig) receiveDepth() int {
 	whole := max(c.Limits.SendWork, (netproto.SlicesMax+c.Width-1)/c.Width)
-	return min(whole, c.Limits.CompletionEntries/4-1)
+	few := min(7, c.Limits.CompletionEntries/4-1)
+	return min(whole, max(few, c.Limits.CompletionEntries/c.Limits.Endpoints-1))
 }
 
 // pins are the strict choices: naming a device pins port 1 and GID index 0 as well (SPEC R-1).
