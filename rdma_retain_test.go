@@ -40,6 +40,7 @@ func TestATransferWhoseEndNoDeviceProvesIsUnquiescedAndKeepsEverything(t *testin
 	for _, d := range []string{"mlx5_0", "mlx5_1"} {
 		s.fabric.Cut(a.Device(d).Port(1), z.Device(d).Port(1), true)
 	}
+	s.fabric.Plan(simverbs.Fault{Kind: simverbs.LoseCompletion, Process: "requester", Count: -1})
 	s.fabric.Plan(simverbs.Fault{Kind: simverbs.FailCall, Call: simverbs.CallModifyPair, Process: "requester", Count: -1, Errno: syscall.EIO})
 	cancel()
 	report, err := b.Wait(soon(t))
