@@ -30,6 +30,7 @@ type machine struct {
 	Env    []string      // for the command, beside what the guest sets
 	Args   []string      // the command
 	Limit  time.Duration // wall time of the command; a boot has bootMax beside it
+	Plain  bool          // lines of guest 1 of a pair have no prefix
 	Memory int           // MiB for each guest
 	CPUs   int
 	Append string        // more arguments for the guest's kernel
@@ -133,7 +134,7 @@ func (m *machine) boot(ctx context.Context) ([]result, error) {
 	results := make([]result, guests)
 	for i := range guests {
 		g := &guest{machine: m, node: i + 1, wires: wires[i], ready: ready, start: start}
-		if guests > 1 {
+		if guests > 1 && !(m.Plain && g.node == 1) {
 			g.prefix = strconv.Itoa(g.node) + "| "
 		}
 		go func() {
