@@ -137,6 +137,44 @@ func TestSpansThatDoNotFitAreRefusedAtOnce(t *testing.T) {
 	r.finish()
 }
 
+// The runs of one request fit into a frame, however far apart the ranges are.
+//
+// proves H-8
+func TestRunsOfOneRequestFitItsFrame(t *testing.T) {
+	const seed = 3
+	t.Logf("SEED=%d; replay: go test -run TestRunsOfOneRequestFitItsFrame ./lanes/hptcp", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	a := &Transfer{}
+	for range 20_000 {
+		a.Spans = append(a.Spans, Span{0, random.Uint64() >> 4 >> random.IntN(50), 1 + random.Uint64N(1<<14)})
+	}
+	a.Length = total(a.Spans)
+	largest := 0
+	for a.asked < a.Length {
+		x := part{at: a.at}
+		x.length = a.cut(min(payloadMax, a.Length-a.asked))
+		if x.length == 0 {
+			t.Fatal("a request for nothing")
+		}
+		a.asked += x.length
+		q := netproto.HPTCPRequest{HPTCPFrame: netproto.HPTCPFrame{Offset: a.span(x.at.index).Remote + x.at.inner, Length: x.length}, Region: 1}
+		coded := a.runs(nil, &x, &q)
+		q.RunsSize = uint32(len(coded))
+		if largest = max(largest, len(coded)); largest > netproto.HPTCPRunsSizeMax {
+			t.Fatalf("%d bytes of runs", largest)
+		}
+		if _, err := netproto.DecodeHPTCPRuns(nil, q, coded); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if largest < netproto.HPTCPRunsSizeMax*3/4 {
+		t.Errorf("the largest has %d bytes: frames are hardly filled", largest)
+	}
+}
+
+// payloadMax is more than any chunk.
+const payloadMax = netproto.PayloadBytesMax
+
 // 100,000 pages in random order cost some bytes each on the wire, not a frame, and some hundred requests.
 //
 // proves H-8

@@ -8,7 +8,6 @@ import (
 
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/netproto"
-	"github.com/orbitte/orbitte/reactor"
 	"github.com/orbitte/orbitte/reactor/simkernel"
 )
 
@@ -353,4 +352,135 @@ func TestIdleStreamsOfOtherPeersMakeRoom(t *testing.T) {
 	r.finish()
 }
 
-var _ = reactor.Forever
+// A READ holds its local range for itself from its start on; another one waits a little, and is then refused without
+// having posted anything. So does a WRITE beside a READ, but not beside another WRITE.
+//
+// proves H-5, M-9
+func TestLocalRangesAreLeasedWhileTheyMove(t *testing.T) {
+	mappings(t)
+	r := newRig(t, 9, simkernel.WorldOptions{})
+	requester := r.node(requesterHost, setup{})
+	p := r.listen()
+	peer := requester.script(p)
+	local := requester.register(64, netproto.LocalOnly, 2)
+	first := requester.ask(lanes.Read, local, 7).start(peer)
+	w := p.accept()
+	w.welcome(nil)
+	q, _ := w.request()
+	for _, direction := range []lanes.Direction{lanes.Read, lanes.Write} {
+		o := r.wait(requester.ask(direction, local, 7).start(peer))
+		if f := fault(t, o); f.Cause != lanes.Conflicted || f.Stage != "lease" || o.Local != lanes.EffectNone || o.Remote != lanes.EffectNone {
+			t.Errorf("%v beside a READ: %+v", direction, o)
+		}
+	}
+	later := requester.ask(lanes.Read, local, 8).start(peer)
+	must(t, w.send(chunk(q.Tag, 0, pattern(64, 1))))
+	if o := r.wait(first); o.Err != nil {
+		t.Error(o.Err)
+	}
+	q, _ = w.request()
+	if q.Region != 8 {
+		t.Errorf("a refused transfer was posted: %+v", q)
+	}
+	must(t, w.send(chunk(q.Tag, 0, pattern(64, 1))))
+	if o := r.wait(later); o.Err != nil {
+		t.Errorf("one that waited: %v", o.Err)
+	}
+	a, b := requester.ask(lanes.Write, local, 7).start(peer), requester.ask(lanes.Write, local, 7).start(peer)
+	for range 2 {
+		q, _ = w.request()
+		_, err := w.receive(netproto.HPTCPFrameSize + 64)
+		must(t, err)
+		must(t, w.send(end(q.Tag, 0)))
+	}
+	if a, b := r.wait(a), r.wait(b); a.Err != nil || b.Err != nil {
+		t.Errorf("%v, %v", a.Err, b.Err)
+	}
+	r.finish()
+}
+
+// A success that comes before the kernel has let go of the payload ends the WRITE only when it has.
+//
+// proves H-5, G-8
+func TestSuccessWaitsUntilTheKernelHasLetGo(t *testing.T) {
+	mappings(t)
+	r := newRig(t, 10, simkernel.WorldOptions{Buffer: 4096})
+	requester := r.node(requesterHost, setup{})
+	p := r.listen()
+	local := requester.register(60_000, netproto.LocalOnly, 2)
+	a := requester.ask(lanes.Write, local, 7).start(requester.script(p))
+	w := p.accept()
+	w.welcome(nil)
+	q, _ := w.request()
+	must(t, w.send(end(q.Tag, 0)))
+	r.pass(soon)
+	if a.done > 0 || local.backing.Quiet() {
+		t.Errorf("the transfer has ended while its payload was being sent: %+v", a.Outcome)
+	}
+	if b, err := w.receive(netproto.HPTCPFrameSize + 60_000); err != nil || !bytes.Equal(b[netproto.HPTCPFrameSize:], pattern(60_000, 2)) {
+		t.Errorf("the payload: %v", err)
+	}
+	if o := r.wait(a); o.Err != nil {
+		t.Error(o.Err)
+	}
+	r.finish()
+}
+
+// A process that is killed takes its streams with it: the requester's transfers fail with the truth, the source's leases
+// come back.
+//
+// field case F-27
+func TestKilledProcessesLeaveNothing(t *testing.T) {
+	for _, sourceDies := range []bool{false, true} {
+		mappings(t)
+		r := newRig(t, 11, simkernel.WorldOptions{Buffer: 4096})
+		source, requester, peer := r.pair(setup{}, setup{})
+		remote, local := source.register(1<<20, netproto.ReadWrite, 1), requester.register(1<<20, netproto.LocalOnly, 2)
+		a := requester.ask(lanes.Read, local, remote.ID()).start(peer)
+		b := requester.ask(lanes.Write, requester.register(4096, netproto.LocalOnly, 2), source.register(4096, netproto.ReadWrite, 1).ID()).start(peer)
+		r.pass(300 * time.Microsecond)
+		for _, c := range r.world.Connections() {
+			if sourceDies {
+				c.HalfClose(simkernel.ToClient)
+			} else {
+				c.HalfClose(simkernel.ToServer)
+			}
+			c.Reset()
+		}
+		for _, x := range []*attempt{a, b} {
+			if o := r.wait(x); !o.Drained || o.Err != nil && fault(t, o).Cause != lanes.Disconnected {
+				t.Errorf("%+v", o)
+			}
+		}
+		r.pass(soon)
+		if n := source.service.Sessions(); n != 0 || !remote.backing.Quiet() || !local.backing.Quiet() {
+			t.Errorf("%d sessions are left", n)
+		}
+		r.finish()
+	}
+}
+
+// Peers that are closed in the middle finish what runs, refuse what is new, and tell everybody who asked.
+//
+// proves G-5
+func TestClosedPeersFinishWhatRuns(t *testing.T) {
+	mappings(t)
+	r := newRig(t, 12, simkernel.WorldOptions{})
+	source, requester, peer := r.pair(setup{}, setup{})
+	remote, local := source.register(3<<20, netproto.ReadWrite, 1), requester.register(3<<20, netproto.LocalOnly, 2)
+	a := requester.ask(lanes.Read, local, remote.ID()).start(peer)
+	told := 0
+	peer.Close(func() { told++ })
+	peer.Close(func() { told++ })
+	if f := fault(t, r.wait(requester.ask(lanes.Read, local, remote.ID()).start(peer))); f.Cause != lanes.Closed {
+		t.Errorf("%+v", f)
+	}
+	if o := r.wait(a); o.Err != nil || !local.holds(1) {
+		t.Errorf("%+v", o)
+	}
+	r.until("the peer's end", func() bool { return told == 2 })
+	if n := peer.Streams(); n != 0 {
+		t.Errorf("%d streams", n)
+	}
+	r.finish()
+}

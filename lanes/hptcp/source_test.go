@@ -7,7 +7,6 @@ import (
 
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/netproto"
-	"github.com/orbitte/orbitte/reactor"
 	"github.com/orbitte/orbitte/reactor/simkernel"
 	"github.com/orbitte/orbitte/segments"
 )
@@ -145,7 +144,8 @@ func TestForgedFramesEndTheStream(t *testing.T) {
 		"double chunk":       append(append(ask(netproto.HPTCPWrite, tag, 1, 0, 8), chunk(tag, 0, make([]byte, 4))...), chunk(tag, 0, make([]byte, 4))...),
 		"request between":    append(append(ask(netproto.HPTCPWrite, tag, 1, 0, 8), chunk(tag, 0, make([]byte, 4))...), read(1)...),
 		"an END":             end(tag, 0),
-		"more bytes":         append(ask(netproto.HPTCPRead, tag, 1, 0, 1<<20), ask(netproto.HPTCPRead, other, 1, 0, 1<<20)...),
+		"more bytes":         bytes.Repeat(ask(netproto.HPTCPRead, tag, 1, 0, 1<<20), 3), // one is in the box, and no longer counted
+		"more requests":      read(1000),
 		"refused, too long":  append(ask(netproto.HPTCPWrite, tag, 9, 0, 8), chunk(tag, 0, make([]byte, 9))...),
 		"unknown kind":       append([]byte{9}, make([]byte, 47)...),
 	} {
@@ -155,9 +155,13 @@ func TestForgedFramesEndTheStream(t *testing.T) {
 			source := r.node(sourceHost, setup{epoch: sourceEpoch})
 			remote := source.register(1<<20, netproto.ReadWrite, 1)
 			w := r.greet(source)
+			begin := r.world.Now()
 			_ = w.send(script)
 			for err := error(nil); err == nil; {
 				_, err = w.receive(1)
+			}
+			if took := time.Duration(r.world.Now() - begin); took >= source.policy.SourceTimeout {
+				t.Errorf("it took %v, so a timeout ended it", took)
 			}
 			r.pass(soon)
 			if source.service.Sessions() != 0 || remote.Loans() != 0 || !remote.backing.Quiet() {
@@ -230,7 +234,7 @@ func TestOnlyTheSameBytesWait(t *testing.T) {
 		}
 		return a
 	}
-	held, err := remote.Lease(0, 4096, segments.Shared) // page 0 is in use
+	held, err := remote.Lease(2*4096, 4096, segments.Shared) // page 2 is in use
 	must(t, err)
 	even := page(requester, local, peer, 0).start(peer)
 	from := other.register(1<<16, netproto.LocalOnly, 3)
@@ -269,7 +273,11 @@ func TestIdleStreamsMakeRoom(t *testing.T) {
 		t.Errorf("%d were evicted", n)
 	}
 	_, _ = second, third
-	r.pass(source.policy.IdleTimeout + time.Second)
+	r.pass(source.policy.SourceTimeout + time.Second)
+	if n := source.service.Sessions(); n != 2 {
+		t.Errorf("%d idle streams are left after the time of a request", n)
+	}
+	r.pass(source.policy.IdleTimeout)
 	if n := source.service.Sessions(); n != 0 || source.lane.Counts.IdleClosed.Load() != 2 {
 		t.Errorf("%d sessions are left, %d idle ones were closed", n, source.lane.Counts.IdleClosed.Load())
 	}
@@ -319,5 +327,3 @@ func TestFirstMismatchIsReportedWithItsOffset(t *testing.T) {
 	}
 	r.finish()
 }
-
-var _ = reactor.Forever
