@@ -47,6 +47,7 @@ func TestBodyBehindARequestIsReadWholeAlsoWhenRefused(t *testing.T) {
 		{"served", epoch, true, netproto.StatusSuccess},
 		{"no such service", epoch, false, netproto.StatusBackendUnavailable},
 		{"stale", otherEpoch, true, netproto.StatusEpochMismatch},
+		{"closed", epoch, true, netproto.StatusSourceClosed},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for _, slices := range []int{1, 2, netproto.SlicesMax} {
@@ -55,6 +56,9 @@ func TestBodyBehindARequestIsReadWholeAlsoWhenRefused(t *testing.T) {
 				service := &echo{}
 				if c.served {
 					n.server.Handle(netproto.OperationRDMAReadSliced, service)
+				}
+				if c.status == netproto.StatusSourceClosed {
+					n.server.admission.Fence()
 				}
 				request, body := grantFrame(slices)
 				request.Epoch = c.epoch

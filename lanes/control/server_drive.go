@@ -194,7 +194,7 @@ func (s *Server) serve(session *Session) bool {
 	ending := session.request.Operation.Ends()
 	if !ending && s.admission.Gate.Fenced() {
 		s.unqueue(session)
-		session.reply(netproto.StatusSourceClosed)
+		s.turnAway(session)
 		return true
 	}
 	charge, err := s.admission.Handlers.Take(1)
@@ -204,7 +204,7 @@ func (s *Server) serve(session *Session) bool {
 	s.unqueue(session)
 	if session.inside = s.Enter(); !session.inside && !ending {
 		charge.Repay()
-		session.reply(netproto.StatusSourceClosed)
+		s.turnAway(session)
 		return true
 	}
 	session.admitted = charge
@@ -212,6 +212,18 @@ func (s *Server) serve(session *Session) bool {
 	s.lane.Arm(&session.timer, s.lane.Now().After(s.lane.Policy.SourceTimeout), session)
 	s.dispatch(session)
 	return true
+}
+
+// turnAway refuses a frame of a source that is closed. A body behind it is read first, so that the stream goes on with
+// the next frame; nothing is charged for that.
+func (s *Server) turnAway(session *Session) {
+	if session.request.Check() != nil || session.request.BodyHeadSize() == 0 {
+		session.reply(netproto.StatusSourceClosed)
+		return
+	}
+	session.state = sessionServing
+	s.lane.Arm(&session.timer, s.lane.Now().After(s.lane.Policy.SourceTimeout), session)
+	session.body.gather(session)
 }
 
 // unqueue takes a session that stops waiting out of the queue.
@@ -267,6 +279,10 @@ func (s *Server) check(session *Session) {
 	request := session.request
 	if request.Epoch != s.lane.Policy.Epoch {
 		session.Refuse(netproto.StatusEpochMismatch)
+		return
+	}
+	if !session.inside && !request.Operation.Ends() { // turned away
+		session.Refuse(netproto.StatusSourceClosed)
 		return
 	}
 	service := s.services[request.Operation]

@@ -213,7 +213,9 @@ func (s *Session) Violate(err error) {
 func (s *Session) discharge() {
 	s.handler, s.state = nil, sessionReplying
 	s.body.release(&s.server.lane.Arena)
-	s.admitted.Repay()
+	if s.admitted.Held() { // a frame that is turned away has none
+		s.admitted.Repay()
+	}
 	if s.inside {
 		s.inside = false
 		s.server.Leave()
