@@ -3,6 +3,7 @@ package hptcp
 import (
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/orbitte/orbitte/budgets"
 	"github.com/orbitte/orbitte/lanes"
@@ -19,6 +20,9 @@ const (
 	StreamsDefault = 4
 	// SlotsDefault is how many requests one stream may have without an answer.
 	SlotsDefault = 256
+
+	// dozeAfter is how long an idle stream keeps its inbox; then it waits for IdleTimeout without any memory.
+	dozeAfter = 100 * time.Millisecond
 
 	// smallBytes is the largest request that goes over the stream for small ones.
 	smallBytes = 64 << 10

@@ -87,6 +87,7 @@ type link struct {
 	chunkAt  cursor // of current's chunk
 	fault    *lanes.Fault
 	timer    reactor.Timer
+	fresh    bool // true exactly while the timer stands for dozing, not for the end
 	older    *link
 	newer    *link
 	listed   bool
@@ -221,7 +222,8 @@ func (l *link) welcomed(b []byte) {
 // rest lists a stream without requests, and starts its clock.
 func (l *link) rest() {
 	lane := l.peer.pool.lane
-	lane.Arm(&l.timer, lane.Now().After(lane.Policy.IdleTimeout), l)
+	l.fresh = true
+	lane.Arm(&l.timer, lane.Now().After(dozeAfter), l)
 	if l.used == 0 && !l.listed {
 		l.peer.pool.idle.add(l)
 	}
@@ -232,6 +234,13 @@ func (l *link) rest() {
 func (l *link) Expire(*reactor.Timer, reactor.Instant) {
 	if l.state != linkReady {
 		l.retire(&lanes.Fault{Cause: lanes.Unreachable, Stage: "hello", Err: errHello})
+		return
+	}
+	if lane := l.peer.pool.lane; l.fresh {
+		if l.fresh = false; l.used == 0 {
+			l.stream.doze()
+		}
+		lane.Arm(&l.timer, lane.Now().After(lane.Policy.IdleTimeout), l)
 		return
 	}
 	for i := range l.slots {

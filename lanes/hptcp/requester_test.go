@@ -460,6 +460,40 @@ func TestKilledProcessesLeaveNothing(t *testing.T) {
 	}
 }
 
+// Idle streams hold no buffers on either side, and work again at once, also when the other end is gone meanwhile.
+//
+// proves T-6
+func TestIdleStreamsHoldNoMemory(t *testing.T) {
+	mappings(t)
+	r := newRig(t, 13, simkernel.WorldOptions{})
+	source, requester, peer := r.pair(setup{}, setup{})
+	remote, local := source.register(1<<20, netproto.ReadWrite, 1), requester.register(1<<20, netproto.LocalOnly, 2)
+	for i := range 4 {
+		a := requester.ask([]lanes.Direction{lanes.Read, lanes.Write}[i%2], local, remote.ID())
+		a.Length >>= 8 * (i % 3)
+		if o := r.wait(a.start(peer)); o.Err != nil {
+			t.Fatal(o.Err)
+		}
+		r.pass(time.Second)
+		for _, n := range []*node{source, requester} {
+			if buffers, size, _ := n.lane.Arena.Lent(); buffers > 0 {
+				t.Errorf("%d buffers, %d bytes are lent while nothing happens", buffers, size)
+			}
+		}
+	}
+	if n := requester.lane.Counts.StreamsRetired.Load(); n != 0 || peer.Streams() == 0 {
+		t.Errorf("%d streams were retired, %d are open", n, peer.Streams())
+	}
+	for _, c := range r.world.Connections() {
+		c.Reset()
+	}
+	r.pass(soon)
+	if peer.Streams() != 0 || source.service.Sessions() != 0 {
+		t.Error("the end of a dozing stream went unnoticed")
+	}
+	r.finish()
+}
+
 // Peers that are closed in the middle finish what runs, refuse what is new, and tell everybody who asked.
 //
 // proves G-5

@@ -25,6 +25,7 @@ type session struct {
 	terms      netproto.HPTCPWelcome
 	ready      bool // true exactly when a hello was accepted
 	answer     bool // true exactly while the answer to the hello is to be sent
+	fresh      bool // true exactly while the timer stands for dozing, not for the end
 	begun      bool // true exactly when the time of a frame that is there in part is running
 	ending     bool // true exactly when the stream closes after what is to be sent
 
@@ -86,7 +87,7 @@ func (x *session) frame(b []byte) int {
 // short waits for the rest of a frame; one that has begun has the source's time.
 func (x *session) short(b []byte) int {
 	if lane := x.service.lane; len(b) > 0 && !x.begun {
-		x.begun = true
+		x.begun, x.fresh = true, false
 		lane.Arm(&x.timer, lane.Now().After(lane.Policy.SourceTimeout), x)
 	}
 	return 0
@@ -137,8 +138,9 @@ func (x *session) violate(err error) {
 func (x *session) work() {
 	lane := x.service.lane
 	patience := lane.Policy.SourceTimeout
+	x.fresh = false
 	if x.ready && x.queued == 0 && x.current == nil && x.pending == nil && x.discard == 0 {
-		patience = lane.Policy.IdleTimeout
+		patience, x.fresh = dozeAfter, true
 	}
 	x.begun = false
 	lane.Arm(&x.timer, lane.Now().After(patience), x)
@@ -151,6 +153,12 @@ func (x *session) Expire(t *reactor.Timer, _ reactor.Instant) {
 	switch {
 	case t == &x.retry:
 		x.proceed()
+	case x.fresh:
+		x.fresh = false
+		if x.idle() {
+			x.stream.doze()
+		}
+		x.service.lane.Arm(&x.timer, x.service.lane.Now().After(x.service.lane.Policy.IdleTimeout), x)
 	case x.idle():
 		counts.IdleClosed.Add(1)
 		x.stream.retire(errIdle)

@@ -56,7 +56,7 @@ type stream struct {
 
 	inbox     lanes.Buffer
 	have      []byte         // the bytes of the inbox that nobody has looked at
-	receiving reactor.Ticket // non-zero exactly while a receive is with the kernel
+	receiving reactor.Ticket // non-zero exactly while a receive, or a dozing stream's watch, is with the kernel
 	into      [][]byte       // where payload goes; the first ones are full
 	first     int            // in into
 	left      uint64         // payload bytes that are still to come into it
@@ -64,6 +64,7 @@ type stream struct {
 	list      [][]byte       // the buffers of the receive
 	paused    bool           // true exactly while the user takes no frames
 	busy      bool           // true exactly while digest runs
+	dozing    bool           // true exactly from doze until there is something to receive
 	aborted   bool           // true exactly while a receive is cancelled and will be asked for again
 }
 
@@ -241,6 +242,38 @@ func (s *stream) abort() bool {
 // redirect sends the payload that is still to come somewhere else.
 func (s *stream) redirect(list [][]byte) { s.into, s.first = list, 0 }
 
+// doze gives an idle stream's inbox back; only a watch is left with the kernel.
+func (s *stream) doze() {
+	if s.receiving == 0 || s.dozing || s.aborted || s.placing || len(s.have) > 0 || s.ending != nil {
+		return
+	}
+	s.dozing = true
+	s.lane.Cancel(s.receiving)
+}
+
+// dozed: the receive of a stream that is to doze has ended, perhaps with bytes.
+func (s *stream) dozed(err error) bool {
+	if err != syscall.ECANCELED {
+		s.dozing = false
+		return false
+	}
+	s.have = nil
+	s.lane.Arena.Put(&s.inbox)
+	s.receiving = s.lane.Submit(reactor.Operation{Kind: reactor.Watch, Descriptor: s.descriptor}, s)
+	return true
+}
+
+// awake: there is something to receive.
+func (s *stream) awake() {
+	inbox, err := s.lane.Arena.Get(inboxBytes)
+	if err != nil {
+		s.retire(err)
+		return
+	}
+	s.dozing, s.inbox, s.have = false, inbox, inbox.Bytes(inboxBytes)[:0]
+	s.digest()
+}
+
 // retire ends the stream for good. lost follows, at once when nothing is with the kernel.
 func (s *stream) retire(why error) {
 	if !s.live || s.ending != nil {
@@ -267,7 +300,9 @@ func (s *stream) settle() {
 		s.lane.Counts.RetainedDescriptors.Add(1)
 	}
 	s.out.close(&s.lane.Arena)
-	s.lane.Arena.Put(&s.inbox)
+	if s.inbox.Held() {
+		s.lane.Arena.Put(&s.inbox)
+	}
 	clear(s.into)
 	clear(s.list)
 	s.user.lost(end) // last: the user may start the stream again
@@ -284,6 +319,8 @@ func (s *stream) Complete(e reactor.Event) {
 	case reactor.Receive:
 		s.receiving = 0
 		s.took(e.N)
+	case reactor.Watch:
+		s.receiving = 0
 	}
 	if s.ending != nil {
 		s.settle()
@@ -300,12 +337,15 @@ func (s *stream) proceed(e reactor.Event) {
 		s.user.lapsed()
 	}
 	switch {
+	case e.Kind == reactor.Receive && s.dozing && s.dozed(e.Err):
 	case cancelled:
 		s.digest()
 	case e.Err != nil:
 		s.retire(e.Err)
 	case e.Kind == reactor.Connect:
 		s.user.connected()
+	case e.Kind == reactor.Watch:
+		s.awake()
 	case e.Kind == reactor.Send && !s.out.empty():
 		s.push()
 	case e.Kind == reactor.Send:
