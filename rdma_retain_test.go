@@ -43,6 +43,13 @@ func TestATransferWhoseEndNoDeviceProvesIsUnquiescedAndKeepsEverything(t *testin
 	s.fabric.Plan(simverbs.Fault{Kind: simverbs.LoseCompletion, Process: "requester", Count: -1})
 	s.fabric.Plan(simverbs.Fault{Kind: simverbs.FailCall, Call: simverbs.CallModifyPair, Process: "requester", Count: -1, Errno: syscall.EIO})
 	cancel()
+	for at := range 600 { // a lane that polls tells the world of no timer
+		s.Later(time.Duration(at)*100*time.Millisecond, func() {})
+	}
+	s.until(2*time.Minute, func() bool { // the cleanup window passes
+		_, over, _ := b.Poll()
+		return over
+	})
 	report, err := b.Wait(soon(t))
 	wants(t, err, ErrUnquiesced)
 	if report.LocallyDrained || report.Remote != EffectUnknown {
