@@ -273,11 +273,13 @@ func BenchmarkAgainstRaw(b *testing.B) {
 				ours()
 				raw.move(b)
 				var mine, theirs []time.Duration
+				var cpuMine, cpuTheirs int64
 				for b.Loop() {
-					begin := time.Now()
+					used, begin := processorTime(b), time.Now()
 					ours()
-					middle := time.Now()
+					usedThen, middle := processorTime(b), time.Now()
 					raw.move(b)
+					cpuMine, cpuTheirs = cpuMine+usedThen-used, cpuTheirs+processorTime(b)-usedThen
 					mine, theirs = append(mine, middle.Sub(begin)), append(theirs, time.Since(middle))
 				}
 				slices.Sort(mine)
@@ -287,6 +289,7 @@ func BenchmarkAgainstRaw(b *testing.B) {
 				b.ReportMetric(ratio(len(mine)/10), "of-raw-p10")
 				b.ReportMetric(float64(c.total)/mine[len(mine)/2].Seconds()/1e9, "GB/s")
 				b.ReportMetric(float64(c.total)/mine[len(mine)/10].Seconds()/1e9, "GB/s-p10")
+				b.ReportMetric(float64(cpuTheirs)/float64(cpuMine), "cpu-of-raw")
 				b.ReportMetric(0, "ns/op")
 				raw.close(b)
 				end()
