@@ -29,7 +29,6 @@ type part struct {
 var parts = []part{
 	{"verbs", "verbs/libibverbs", "^Test(A?Real|TheLibrary|TheInstalled)", []string{"-limit", "4m"}},
 	{"verbs-6.1", "verbs/libibverbs", "^TestTheLibraryConforms", []string{"-limit", "4m", "-kernel", "6.1"}},
-	{"rdma", "lanes/rdma", "^TestSoftRoCE", []string{"-limit", "5m", "-wires", "2", "-memory", "1024"}},
 	{"engine", ".", "^TestSoftRoCE", []string{"-limit", "5m", "-wires", "2", "-memory", "1024"}},
 	{"hosts", ".", "^TestTwoHosts", []string{"-limit", "3m", "-wires", "2", "-net", "pair", "-plain"}},
 }
@@ -40,7 +39,7 @@ const machinePart = "machine"
 // gate runs the parts, writes what they say as go test -json does, and ends with the table of what was proved.
 func gate(ctx context.Context, args []string) (int, error) {
 	o := newOptions("gate")
-	only := o.String("part", "", "one part: machine, verbs, verbs-6.1, rdma, engine or hosts (default: all)")
+	only := o.String("part", "", "one part: machine, verbs, verbs-6.1, engine or hosts (default: all)")
 	_ = o.Parse(args) // it exits by itself
 	if err := o.prepareMachine(gateNeeds...); err != nil {
 		return 1, err
