@@ -58,7 +58,7 @@ var (
 	house  = join(shared, kernels, twins, natives, places{".", "lanes/*", "verbs", "cuda", "reactor/kerneltest", "verbs/verbstest"})
 
 	// testImports may be imported by any _test.go file, beside what its room may import.
-	testImports = join(kernels, twins, places{"reactor", "reactor/kerneltest", "verbs/verbstest", "test/*"})
+	testImports = join(kernels, twins, natives, places{"reactor", "reactor/kerneltest", "verbs/verbstest", "test/*"})
 )
 
 var rooms = []room{

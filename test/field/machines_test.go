@@ -41,6 +41,10 @@ var machines = []machine{
 	{".", "waitingState", []string{"waitingOver", "waitingLeft"}, map[string]string{
 		"waitingLeft": "only a synchronous call that gives up leads there; its group goes on and is walked like any other",
 	}},
+	// A registration with devices: no request of this walk has any. The root's tests over the twin end it in each state.
+	{".", "nativeState", []string{"nativeLive", "nativeGone", "nativeKept"}, map[string]string{
+		"nativeRetiring": "entered and left by Unregister alone, on the loop for slow calls, with a device",
+	}},
 }
 
 // states of a machine by their value, read from the source.
