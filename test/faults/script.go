@@ -18,6 +18,7 @@ type Request struct {
 	Segment        int
 	Target, At     int // memory object of the peer, and the offset in it
 	Length         int
+	Transport      int // the place of a word in Transport.Words
 }
 
 // Action is one form. Args holds only values that are not zero, in the order of the kind's parameters; New and
@@ -152,7 +153,7 @@ func appendArg(text []byte, p Param, value int64) []byte {
 
 // fields lists what a request is made of, in the order of the text.
 func (r *Request) fields() []field {
-	return []field{{Memory, &r.Memory}, {Offset, &r.Offset}, {Segment, &r.Segment}, {Target, &r.Target}, {At, &r.At}, {Length, &r.Length}}
+	return []field{{Memory, &r.Memory}, {Offset, &r.Offset}, {Segment, &r.Segment}, {Target, &r.Target}, {At, &r.At}, {Length, &r.Length}, {Transport, &r.Transport}}
 }
 
 type field struct {

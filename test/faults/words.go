@@ -59,6 +59,19 @@ const (
 	Advance
 )
 
+// Faults of RDMA devices, their links and their library.
+const (
+	PortDown Kind = iota + 60
+	PortUp
+	ChangeGID
+	RemoveDevice
+	CutRail
+	DelayRail
+	SpoilCompletion
+	BadWork
+	FailCall
+)
+
 // Param names one value of a form.
 type Param uint8
 
@@ -124,6 +137,28 @@ const (
 	Adopted
 	Within
 	Doubles
+	RDMA
+	Rails
+	Plain
+	HostMemory
+	RDMAProgress
+	Width
+	BlockBytes
+	Endpoints
+	Grants
+	SendWork
+	CompletionEntries
+	DirectBytes
+	StagingBytes
+	CachedRegions
+	KeyIndices
+	Transport
+	Rail
+	Way
+	Index
+	Element
+	Unknown
+	Call
 )
 
 // form is how a value is written.
@@ -147,7 +182,17 @@ var (
 	placements  = []string{"staged", "direct"}
 	permissions = []string{"local-only", "remote-read", "remote-write", "read-write"}
 	directions  = []string{"to-server", "to-client"}
-	errnos      = []string{"EMFILE", "ENFILE", "ENOBUFS", "ECONNABORTED", "EINTR", "ENOMEM", "ECONNREFUSED", "ENETUNREACH", "ETIMEDOUT"}
+	// personalities are simverbs', behind "off".
+	personalities = []string{"off", "hardware", "softroce", "softroce-6.1"}
+	transports    = []string{"tcp", "rdma"}
+	ways          = []string{"lose", "late", "double", "foreign-id", "foreign-pair", "full-queue"}
+	// calls are the names of native calls (verbs/simverbs, Call), as manual pages have them.
+	calls = []string{
+		"ibv_modify_qp", "ibv_create_qp", "ibv_destroy_qp", "ibv_reg_mr", "ibv_dereg_mr", "ibv_alloc_mw", "ibv_dealloc_mw", "ibv_create_cq",
+		"ibv_destroy_cq", "ibv_poll_cq", "ibv_req_notify_cq", "ibv_get_cq_event", "ibv_dealloc_pd", "ibv_close_device", "ibv_query_port",
+		"ibv_query_gid_ex",
+	}
+	errnos = []string{"EMFILE", "ENFILE", "ENOBUFS", "ECONNABORTED", "EINTR", "ENOMEM", "ECONNREFUSED", "ENETUNREACH", "ETIMEDOUT"}
 )
 
 var params = map[Param]spec{
@@ -172,7 +217,14 @@ var params = map[Param]spec{
 	Connection: {name: "connection"}, Direction: {name: "direction", form: word, words: directions}, Bytes: {name: "bytes"},
 	On: {name: "state", form: word, words: onOff}, Errno: {name: "errno", form: word, words: errnos}, Count: {name: "count"},
 	By: {name: "by", form: step}, Adopted: {name: "adopted", form: word, words: onOff}, Within: {name: "within", form: duration},
-	Doubles: {name: "doubles"},
+	Doubles: {name: "doubles"}, RDMA: {name: "rdma", form: word, words: personalities}, Rails: {name: "rails"},
+	Plain: {name: "plain", form: word, words: onOff}, HostMemory: {name: "host-memory", form: word, words: []string{"direct", "staged"}},
+	RDMAProgress: {name: "progress", form: word, words: []string{"events", "polling"}}, Width: {name: "width"}, BlockBytes: {name: "block-bytes"},
+	Endpoints: {name: "endpoints"}, Grants: {name: "grants"}, SendWork: {name: "send-wr"}, CompletionEntries: {name: "cqes"},
+	DirectBytes: {name: "direct-bytes"}, StagingBytes: {name: "staging-bytes"}, CachedRegions: {name: "cached-mrs"}, KeyIndices: {name: "key-indices"},
+	Transport: {name: "transport", form: word, words: transports}, Rail: {name: "rail"}, Way: {name: "way", form: word, words: ways},
+	Index: {name: "index"}, Element: {name: "element"}, Unknown: {name: "unknown", form: word, words: onOff},
+	Call: {name: "call", form: word, words: calls},
 }
 
 type kindSpec struct {
@@ -182,10 +234,11 @@ type kindSpec struct {
 }
 
 var kinds = map[Kind]kindSpec{
-	World: {name: "world", params: []Param{Seed, Engines, DelayMin, DelayMax, ChopReceive, ChopSend, Buffer, Descriptors, Ports, CallCost, Poison, Doubles}},
+	World: {name: "world", params: []Param{Seed, Engines, DelayMin, DelayMax, ChopReceive, ChopSend, Buffer, Descriptors, Ports, CallCost, Poison, Doubles, RDMA, Rails}},
 	Engine: {name: "engine", params: []Param{Number, Placement, Lanes, Registrations, RegisteredBytes, BatchRequests, Batches, BatchSlots,
 		Submissions, SubmittedBytes, PayloadBytes, Handlers, Queue, PeerSegments, Notifications, NotificationQueue, NotificationBytes,
-		RequestTimeout, SourceTimeout, IdleTimeout, KeepaliveIdle, UserTimeout, TCPNotes, RPCNotes}},
+		RequestTimeout, SourceTimeout, IdleTimeout, KeepaliveIdle, UserTimeout, TCPNotes, RPCNotes, Plain, HostMemory, RDMAProgress, Width, BlockBytes, Endpoints, Grants, SendWork,
+		CompletionEntries, DirectBytes, StagingBytes, CachedRegions, KeyIndices}},
 
 	Allocate:         {name: "allocate", params: []Param{EngineOf, Memory, Length, Adopted}},
 	FreeMemory:       {name: "free-memory", params: []Param{Memory}},
@@ -225,6 +278,16 @@ var kinds = map[Kind]kindSpec{
 	LimitDescriptors: {name: "limit-descriptors", params: []Param{EngineOf, Count}},
 	StepWall:         {name: "step-wall", params: []Param{By}},
 	Advance:          {name: "advance", params: []Param{By}},
+
+	PortDown:        {name: "port-down", params: []Param{EngineOf, Rail}},
+	PortUp:          {name: "port-up", params: []Param{EngineOf, Rail}},
+	ChangeGID:       {name: "change-gid", params: []Param{EngineOf, Rail}},
+	RemoveDevice:    {name: "remove-device", params: []Param{EngineOf, Rail}},
+	CutRail:         {name: "cut-rail", params: []Param{EngineOf, Peer, Rail, On}},
+	DelayRail:       {name: "delay-rail", params: []Param{EngineOf, Peer, Rail, DelayMin, DelayMax}},
+	SpoilCompletion: {name: "spoil-completion", params: []Param{EngineOf, Way, Index, Count, By}},
+	BadWork:         {name: "bad-work", params: []Param{EngineOf, Element, Unknown, Index, Count}},
+	FailCall:        {name: "fail-call", params: []Param{EngineOf, Call, Errno, Index, Count}},
 }
 
 var (
@@ -275,7 +338,7 @@ func (p Param) Words() []string { return params[p].words }
 // Kinds lists every action in a fixed order: what programs do, then faults.
 func Kinds() []Kind {
 	var all []Kind
-	for k := Allocate; k <= Advance; k++ {
+	for k := Allocate; k <= FailCall; k++ {
 		if _, ok := kinds[k]; ok {
 			all = append(all, k)
 		}

@@ -35,11 +35,16 @@ func init() { // the table is read by functions that it lists
 		faults.BlackHole: (*run).blackHole, faults.Delay: (*run).delay, faults.FailAccepts: (*run).failAccepts,
 		faults.FailConnects: (*run).failConnects, faults.FailOpens: (*run).failOpens, faults.HangConnects: (*run).hangConnects,
 		faults.LimitDescriptors: (*run).limitDescriptors, faults.StepWall: (*run).stepWall, faults.Advance: (*run).advance,
+
+		faults.PortDown: (*run).portDown, faults.PortUp: (*run).portUp, faults.ChangeGID: (*run).changeGID,
+		faults.RemoveDevice: (*run).removeDevice, faults.CutRail: (*run).cutRail, faults.DelayRail: (*run).delayRail,
+		faults.SpoilCompletion: (*run).spoilCompletion, faults.BadWork: (*run).badWork, faults.FailCall: (*run).failCall,
 	}
 }
 
 // act carries out one action, or finds that it has no object.
 func (r *run) act(a faults.Action) {
+	r.lookAgain()
 	result := deeds[a.Kind](r, a)
 	r.tell("%v => %s", a, result)
 	r.count("%v: %s", a.Kind, result)
@@ -353,7 +358,7 @@ func (r *run) close(a faults.Action) string {
 		return why
 	}
 	l.fenced = true
-	l.call("close", 0, func(ctx *lease) {
+	l.call("close", l.patience(), func(ctx *lease) {
 		err := l.engine.Close(ctx)
 		r.ended(l, "close", err)
 		r.afterClose(l, err)
@@ -363,6 +368,10 @@ func (r *run) close(a faults.Action) string {
 
 // afterClose checks a closed engine: what it owned is gone, what is the program's stays.
 func (r *run) afterClose(l *life, err error) {
+	if err != nil && l.native != nil && l.doubtful {
+		r.retainedFor(l, err)
+		return
+	}
 	if err != nil {
 		r.violate(OracleError, "%v: Close without a deadline failed: %v", l, err)
 		return

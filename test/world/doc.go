@@ -6,6 +6,10 @@
 // engines cannot give back, since nobody proves for them that their memory is quiet. Calls that wait are
 // coroutines: they run in their engine's steps only, one at a time in each engine.
 //
+// About one seed in four has RDMA: its engines have devices on one simulated fabric, and some or all requests name them.
+// Requests over it may end one cleanup window of 30 s after their deadline. A library that refuses a call, or a device that
+// loses a completion or is removed, may make an engine keep something for good; then it lists that, and its process is ended.
+//
 // It may import anything. Beside the engines' public API it looks at simkernel's connections and at the
 // operations that engines submit to their kernels, and counts segments.Mappings.
 //

@@ -24,6 +24,7 @@ func (r *run) kill(a faults.Action) string {
 	}
 	r.received(l, l.engine.ReceiveNotifications()) // what was in the inbox was delivered
 	l.killed = true
+	l.killNative()
 	l.process.Kill()
 	l.task.Remove()
 	for _, s := range l.open {
@@ -219,6 +220,7 @@ func (r *run) advance(a faults.Action) string {
 
 // heal ends every fault.
 func (r *run) heal() {
+	r.healFabric()
 	for _, s := range r.stalled {
 		s.connection.Stall(s.direction, false)
 	}

@@ -31,7 +31,11 @@ func (r *run) finish() {
 		return
 	}
 	for _, l := range r.lives {
-		if l.killed {
+		switch {
+		case l.lost:
+			r.abandonLife(l)
+			continue
+		case l.killed:
 			r.bury(l)
 		}
 		r.giveBack(l)
@@ -106,13 +110,13 @@ func (r *run) unfinished() string {
 
 // teardown gives everything of an open engine back and closes it, in one call that waits.
 func (r *run) teardown(l *life) {
-	l.call("teardown", 0, func(ctx *lease) {
+	l.call("teardown", l.patience(), func(ctx *lease) {
 		r.free(l)
 		for _, s := range l.segments {
 			if s.gone {
 				continue
 			}
-			if err := l.engine.CloseSegment(ctx, s.handle); err != nil {
+			if err := l.engine.CloseSegment(ctx, s.handle); err != nil && !l.doubtful {
 				r.violate(OracleError, "%v: CloseSegment without a deadline failed: %v", l, err)
 			}
 			s.gone = true
@@ -121,7 +125,7 @@ func (r *run) teardown(l *life) {
 			if g.gone {
 				continue
 			}
-			if err := l.engine.Unregister(ctx, g.handle); err != nil {
+			if err := l.engine.Unregister(ctx, g.handle); err != nil && !l.doubtful {
 				r.violate(OracleError, "%v: Unregister without a deadline failed: %v", l, err)
 			}
 			g.gone = true

@@ -31,6 +31,7 @@ type generator struct {
 	names   int
 	stamps  int64
 	healing []planned // what ends a fault, later
+	x       *railed   // nil: no RDMA
 }
 
 type plannedSlot struct {
@@ -73,6 +74,7 @@ func Generate(seed uint64, turns int) faults.Script {
 	if seed%largeEvery == largeEvery/2 {
 		g.large()
 	}
+	g.rail(seed)
 	g.head(seed)
 	g.setUp()
 	for g.turn < g.turns {
@@ -137,12 +139,18 @@ func (g *generator) head(seed uint64) {
 	if g.p.poison {
 		w = w.With(faults.Poison, 1)
 	}
+	if g.x != nil {
+		w = g.x.world(w)
+	}
 	g.script.World = w
 	for i := range engines {
 		g.slots = append(g.slots, &plannedSlot{})
 		e := g.engine(i)
 		if limit := e.Int(faults.PayloadBytes); limit > 0 {
 			g.payload[i] = limit
+		}
+		if g.x != nil {
+			e = g.x.engine(e)
 		}
 		g.script.Engines = append(g.script.Engines, e)
 	}
@@ -194,6 +202,15 @@ func (g *generator) tiny(e faults.Action) faults.Action {
 }
 
 func (g *generator) do(a faults.Action) {
+	if g.x == nil {
+		g.put(a)
+		return
+	}
+	g.put(g.x.dress(a))
+	g.meddle()
+}
+
+func (g *generator) put(a faults.Action) {
 	g.script.Lines = append(g.script.Lines, faults.Line{Turn: g.turn, Action: a})
 }
 
@@ -213,6 +230,9 @@ func (g *generator) end(all bool) {
 		}
 	}
 	g.healing = kept
+	if g.x != nil {
+		g.x.end(g, all)
+	}
 }
 
 func (g *generator) setUp() {
@@ -244,6 +264,9 @@ func (g *generator) allocate(i int) {
 	}
 	if limit := g.payload[i]; limit > 0 && g.chance(40) {
 		length = limit // a request for all of it is just admitted
+	}
+	if g.x != nil {
+		length = g.x.length(length)
 	}
 	if g.p.large && len(s.memories) == 0 {
 		length = 1<<20 + g.between(1, 1<<18)

@@ -1,7 +1,9 @@
 package world
 
 import (
+	"fmt"
 	"iter"
+	"runtime/debug"
 	"time"
 
 	"github.com/orbitte/orbitte/reactor"
@@ -19,7 +21,7 @@ type door struct {
 }
 
 // Poll (reactor.Kernel). In a waiting call it hands the turn back to the world after work and before it
-// would block.
+// would block; a lane that polls its completion queues never does.
 func (d *door) Poll(out []reactor.Completion, until reactor.Instant) int {
 	if d.ghost {
 		return d.haunt(out, until)
@@ -27,11 +29,25 @@ func (d *door) Poll(out []reactor.Completion, until reactor.Instant) int {
 	n := d.Kernel.Poll(out, until)
 	d.tap.completed(out[:n])
 	n = d.echo.add(out, n)
-	if c := d.life.caller; c != nil && c.running && (n > 0 || until > d.Now()) {
+	if c := d.life.caller; c != nil && c.running && (n > 0 || until > d.Now() || d.spins()) {
+		d.life.looks = 0
 		c.aside(n > 0)
 	}
 	return n
 }
+
+// spins is true exactly when a lane of an RDMA engine polls its completion queues, and so never blocks: it has looked
+// many times and found nothing.
+func (d *door) spins() bool {
+	if d.life.native == nil {
+		return false
+	}
+	d.life.looks++
+	return d.life.looks >= looksMax
+}
+
+// looksMax is some twenty turns of all lanes: as long as there are letters between them, they work.
+const looksMax = 64
 
 // Submit (reactor.Kernel).
 func (d *door) Submit(o *reactor.Operation) {
@@ -74,7 +90,7 @@ func newCaller(what string, since reactor.Instant, ctx *lease, do func()) *calle
 		defer func() {
 			if p := recover(); p != nil {
 				if _, ok := p.(abandoned); !ok {
-					panic(p)
+					panic(fmt.Sprintf("%v\n%s", p, debug.Stack())) // iter.Pull tells nothing of where it was
 				}
 			}
 		}()

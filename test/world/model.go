@@ -36,6 +36,7 @@ type op struct {
 	toAt       int
 	length     int
 	direct     bool // the destination is placed directly: it may change in parts
+	rdma       bool // it is carried by devices: parts come in any order
 	legal      [][]byte
 	matched    bool    // the destination held one of the legal contents whole at some moment since submission
 	touched    bool    // a change was seen that nothing but this op explains
@@ -76,8 +77,9 @@ type submission struct {
 	bytes    uint64
 	ended    bool
 	freed    bool
-	steps    int // of its engine since the deadline
-	rests    int // rounds in which its engine rested since then
+	kept     bool // it ended without a proof that its memory is quiet
+	steps    int  // of its engine since the deadline
+	rests    int  // rounds in which its engine rested since then
 }
 
 // start takes the content of the sources and looks at the destinations.
@@ -329,12 +331,26 @@ func (o *op) explains(m *memory, open, free []bool) []byte {
 		if fits(content[:end], m.data[o.toAt:], free[o.toAt:]) {
 			return content
 		}
+		if o.rdma && o.direct && scattered(content, m.data[o.toAt:], open[o.toAt:]) {
+			return content
+		}
 	}
 	if o.many || o.loose && o.pieced(m.data[o.toAt:o.toAt+end], free[o.toAt:]) {
 		m.life.run.count("blind: many changes at the source")
 		return bytes.Clone(m.data[o.toAt : o.toAt+o.length])
 	}
 	return nil
+}
+
+// scattered says whether every open change is content's: devices bring the slices of one request, and the packets of one
+// slice, side by side.
+func scattered(content, data []byte, open []bool) bool {
+	for i := range content {
+		if open[i] && content[i] != data[i] {
+			return false
+		}
+	}
+	return true
 }
 
 // pieced says whether each byte that is not free stands in some legal content.

@@ -141,6 +141,7 @@ func (r *run) poll(s *submission) {
 // report holds a submission's report against the model, and ends it.
 func (r *run) report(s *submission, report orbitte.Report, err error) {
 	s.ended = true
+	s.kept = !report.LocallyDrained
 	bytes := uint64(0)
 	for _, o := range s.ops[:min(report.Completed, len(s.ops))] {
 		bytes += uint64(o.length)
@@ -152,7 +153,7 @@ func (r *run) report(s *submission, report orbitte.Report, err error) {
 	case (err == nil) != (report.Completed == len(s.ops)) || (err == nil) != (report.Failed < 0):
 		r.violate(OracleResult, "%d of %d requests completed, failed is %d, and the error is %v", report.Completed, len(s.ops), report.Failed, err)
 		return
-	case !report.LocallyDrained:
+	case !report.LocallyDrained && !r.unquiesced(s, err):
 		r.violate(OracleResult, "a submission ended without proof that its memory is quiet: %v", err)
 		return
 	}
@@ -191,6 +192,9 @@ func (r *run) unfair(s *submission, err error) bool {
 }
 
 func (r *run) succeeded(o *op) {
+	if o.rdma {
+		r.count("rdma: ok")
+	}
 	if !o.matched && o.length > 0 && !o.hiddenBy() {
 		r.violate(OracleResult, "%v: %v succeeded, but its destination never held what its source held", o.submission.life, o)
 	}
@@ -218,7 +222,7 @@ func (r *run) failed(o *op, report orbitte.Report, err error) {
 	case effect == orbitte.EffectUnknown && !o.write:
 		r.violate(OracleResult, "a READ does not know what it did to its own memory: %v", err)
 	}
-	o.leave(effect == orbitte.EffectUnknown)
+	o.leave(effect == orbitte.EffectUnknown || o.submission.kept)
 }
 
 // unchanged checks that a request changed nothing. One that only may have is given the benefit.
@@ -231,7 +235,7 @@ func (r *run) unchanged(o *op, how string) {
 // expected holds an error against what the world did. Nobody here breaks the protocol.
 func (r *run) expected(s *submission, err error) {
 	switch {
-	case err == nil:
+	case err == nil, r.peerFailed(s, err), s.life.keeps && errors.Is(err, orbitte.ErrUnquiesced):
 	case errors.Is(err, orbitte.ErrUnquiesced), errors.Is(err, orbitte.ErrProtocol), errors.Is(err, orbitte.ErrPeer):
 		r.violate(OracleError, "%v: %v", s.life, err)
 	case errors.Is(err, orbitte.ErrUncovered), errors.Is(err, orbitte.ErrUnknownRegion), errors.Is(err, orbitte.ErrPermission):
@@ -250,14 +254,14 @@ func (r *run) unfounded(s *submission, err error) {
 	switch {
 	case errors.As(err, &full) && full.Used+full.Asked <= full.Limit:
 		r.violate(OracleError, "%v: what fits was refused: %v", s.life, err)
-	case errors.As(err, &fault) && fault.Cause == lanes.Refused && fault.Status == netproto.StatusExhausted:
+	case errors.As(err, &fault) && fault.Cause == lanes.Refused && fault.Status == netproto.StatusExhausted && !s.failedOp(err).overRDMA():
 		r.violate(OracleError, "%v: a source refused a payload that its limits admit: %v", s.life, err)
 	}
 }
 
 // overdue finds what outlives its deadline.
 func (r *run) overdue(s *submission) {
-	if s.ended || s.deadline == 0 || r.net.Now() <= s.deadline.After(grace) {
+	if s.ended || s.deadline == 0 || r.net.Now() <= s.deadline.After(s.late()) {
 		return
 	}
 	if s.steps++; s.steps > graceSteps {
@@ -375,6 +379,9 @@ func (l *life) paid(s *submission) bool {
 
 // drained checks a life after everything of it was given back.
 func (r *run) drained(l *life) {
+	if l.keeps {
+		return
+	}
 	for _, g := range l.engine.Stats().Gauges {
 		if g.Used != 0 || g.Peak > g.Limit {
 			r.violate(OracleCharge, "%v: after the end %d %s are charged to %q, peak %d of %d", l, g.Used, g.Unit, g.Name, g.Peak, g.Limit)
@@ -390,7 +397,8 @@ func (r *run) drained(l *life) {
 
 // nothingLeft counts the memory objects of the process, those of the engines' own buffers included.
 func (r *run) nothingLeft() {
-	if now, _ := segments.Mappings(); now != r.residents {
+	r.nativeLeft()
+	if now, _ := segments.Mappings(); now != r.residents && !r.leaks {
 		r.violate(OracleLeft, "%d memory objects are left; before the run there were %d%s", now, r.residents, r.keepers())
 	}
 	if n := len(r.net.Connections()); n > 0 {

@@ -12,6 +12,7 @@ import (
 	"github.com/orbitte/orbitte/reactor/simkernel"
 	"github.com/orbitte/orbitte/segments"
 	"github.com/orbitte/orbitte/test/faults"
+	"github.com/orbitte/orbitte/verbs/simverbs"
 )
 
 // Options of Run.
@@ -65,8 +66,15 @@ type run struct {
 	counts        map[string]int
 	violation     *Violation
 	requests      int
-	calm          bool  // see calm
-	residents     int64 // memory objects of the process before the run
+	calm          bool                          // see calm
+	residents     int64                         // memory objects of the process before the run
+	fabric        *simverbs.Fabric              // nil: no RDMA
+	natives       map[string]*simkernel.Process // by the name of their process
+	moved         map[string]bool               // whose address has moved, by host and device
+	wounded       bool                          // true exactly when the script has faults of devices: their failures are told to peers
+	worked        int                           // steps of engines that did something
+	fruitless     int                           // turns without one, in a row
+	leaks         bool                          // true exactly when some life keeps memory for good
 }
 
 // slot is one address, on which one life follows the other.
@@ -110,6 +118,11 @@ type life struct {
 	steps    int
 	rested   bool // true exactly when its last step did nothing
 	serving  serving
+	looks    int                            // of its kernels in a row that found nothing and did not block
+	native   *simverbs.Process              // nil: the engine has no RDMA
+	doubtful bool                           // true exactly when its library was told to refuse a call, or to take a proof away
+	keeps    bool                           // true exactly when it may keep something for good
+	lost     bool                           // true exactly when nobody gives its memory back
 	streams  map[reactor.Descriptor]*stream // looked up by key only
 }
 
@@ -172,7 +185,7 @@ func newRun(s faults.Script, o Options) *run {
 	w := s.World
 	r := &run{
 		script: s, options: o, counts: map[string]int{}, memories: map[int]*memory{}, registrations: map[int]*registration{},
-		asked: map[frameKey]int{}, segments: map[int]*segment{}, batches: map[int]*submission{}, notes: map[int]*note{},
+		asked: map[frameKey]int{}, moved: map[string]bool{}, segments: map[int]*segment{}, batches: map[int]*submission{}, notes: map[int]*note{},
 		net: simkernel.NewWorld(uint64(w.Get(faults.Seed)), simkernel.WorldOptions{
 			DelayMin: w.Duration(faults.DelayMin), DelayMax: w.Duration(faults.DelayMax), ChopReceive: w.Int(faults.ChopReceive),
 			ChopSend: w.Int(faults.ChopSend), Buffer: w.Int(faults.Buffer), Descriptors: w.Int(faults.Descriptors),
@@ -188,6 +201,7 @@ func newRun(s faults.Script, o Options) *run {
 	for _, e := range s.Engines {
 		r.slots[e.Int(faults.Number)].config = e
 	}
+	r.fabric, r.wounded = r.newFabric(), wounded(s)
 	return r
 }
 
@@ -222,7 +236,9 @@ func (r *run) round() bool {
 		r.beating = true
 		r.net.Later(heartbeat, func() { r.beating = false })
 	}
+	before := r.worked
 	went := r.net.Step()
+	r.stride(before)
 	r.watch()
 	if r.turn%sampleEvery == 0 {
 		for _, l := range r.lives {
@@ -240,6 +256,9 @@ func (r *run) start(s *slot) error {
 	l.epoch = orbitte.Epoch{0: 0xe0, 13: byte(s.number), 14: byte(l.number >> 8), 15: byte(l.number)}
 	engine, err := orbitte.Open(l.config())
 	if err != nil {
+		if l.native != nil {
+			r.unopened(l)
+		}
 		l.process.Kill() // nothing may be left, and what is left is found
 		return err
 	}
@@ -263,7 +282,7 @@ func (l *life) config() orbitte.Config {
 		SourceQueue: c.Int(faults.Queue), PeerSegments: c.Int(faults.PeerSegments), Notifications: c.Int(faults.Notifications),
 		NotificationQueue: uint64(c.Get(faults.NotificationQueue)), NotificationBytes: uint64(c.Get(faults.NotificationBytes)),
 	}
-	return orbitte.Config{
+	config := orbitte.Config{
 		Bind: l.slot.address.String(), Lanes: max(1, c.Int(faults.Lanes)), Progress: orbitte.Manual, Limits: limits,
 		TCPHostMemory:    orbitte.Placement(c.Get(faults.Placement)),
 		TCPNotifications: orbitte.Switch(c.Get(faults.TCPNotes)), NotificationRPCFallback: orbitte.Switch(c.Get(faults.RPCNotes)),
@@ -279,6 +298,8 @@ func (l *life) config() orbitte.Config {
 			return d, nil
 		},
 	}
+	l.wireUp(&config)
+	return config
 }
 
 // step is one step of one life: of the call that waits in it, or of its Progress.
@@ -287,6 +308,9 @@ func (r *run) step(l *life) bool {
 		return false
 	}
 	l.steps++
+	if l.native != nil {
+		r.explain(l) // what its devices did, before what it does itself
+	}
 	l.copies = len(l.ownCopies())
 	worked := false
 	if l.caller != nil {
@@ -297,6 +321,9 @@ func (r *run) step(l *life) bool {
 		}
 	} else {
 		worked = l.engine.Progress(time.Hour)
+	}
+	if worked {
+		r.worked++
 	}
 	l.rested = !worked
 	r.after(l)

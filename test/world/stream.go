@@ -17,6 +17,11 @@ const (
 	opWrite      = 2
 	opNotify     = 3
 	opRPCNotify  = 22
+	opGrants     = 4  // to 7: a body stands behind the header, whose head says how long it is
+	opConnect    = 64 // to 67: a body of the header's length
+	grantHead    = 32 // with slices 2 and connections 1 in front
+	grantOf      = 32 // a connection
+	grantSlice   = 24
 	statusOK     = 0
 	statusReady  = 9
 )
@@ -46,6 +51,7 @@ type frame struct {
 	length    uint64 // of its payload, either way
 	ready     bool   // the source asked for the payload
 	sent      uint64 // of it
+	grants    bool   // true exactly until the head of its body was sent
 	op        *op
 }
 
@@ -76,6 +82,7 @@ func (s *stream) sent(b []byte) {
 	for s.client && len(b) > 0 {
 		if f := s.body(); f != nil {
 			n := min(f.length-f.sent, uint64(len(b)))
+			f.headed(b[:n])
 			f.sent += n
 			b = b[n:]
 			continue
@@ -111,10 +118,32 @@ func (s *stream) request() {
 	switch f.operation {
 	case opNotify, opRPCNotify:
 		f.length += binary.BigEndian.Uint64(h[36:]) + 1 // name, message and marker
+	case opGrants, opGrants + 1, opGrants + 2, opGrants + 3:
+		f.length, f.ready, f.grants = grantHead, true, true
+	case opConnect, opConnect + 1, opConnect + 2, opConnect + 3:
+		f.ready = true
 	case opRead, opWrite:
 		f.op = s.life.run.framed(s, h, f)
 	}
 	s.asked = append(s.asked, f)
+}
+
+// headed reads how many connections and slices a question for grants has.
+func (f *frame) headed(b []byte) {
+	for i := range b {
+		at := f.sent + uint64(i)
+		switch {
+		case !f.grants || at > 2:
+			return
+		case at == 0:
+			f.length += uint64(b[i]) << 8 * grantSlice
+		case at == 1:
+			f.length += uint64(b[i]) * grantSlice
+		default:
+			f.length += uint64(b[i]) * grantOf
+			f.grants = false
+		}
+	}
 }
 
 // received sees bytes from the kernel.
@@ -187,7 +216,7 @@ func (r *run) framed(s *stream, h []byte, f frame) *op {
 func (r *run) only(s *stream, key frameKey) (found *op) {
 	for _, sub := range s.life.open {
 		for _, o := range sub.ops {
-			if o.over || o.key() != key {
+			if o.over || o.rdma || o.key() != key {
 				continue
 			}
 			if found != nil {

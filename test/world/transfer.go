@@ -44,6 +44,10 @@ func (r *run) prepare(l *life, a faults.Action) *prepared {
 			o.from, o.fromAt, o.to, o.toAt = remote, q.At, local, q.Offset
 			o.direct = l.direct
 		}
+		if q.Transport == 1 {
+			request.Transport = orbitte.TransportRDMA
+			o.rdma, o.direct = q.Length > 0 && s.peer != l, o.to.life.exposes()
+		}
 		if s.peer == l {
 			o.direct = false // a copy in the process, in one turn
 		}
@@ -85,7 +89,9 @@ func (r *run) admitted(p *prepared, a faults.Action) *submission {
 		if o.within() {
 			s.ops = append(s.ops, o)
 			o.start()
-			r.asked[o.key()]++
+			if !o.rdma { // its payload never goes over a stream
+				r.asked[o.key()]++
+			}
 		} else {
 			o.over = true // the engine refuses the whole submission
 			s.ops = append(s.ops, o)

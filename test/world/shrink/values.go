@@ -9,7 +9,7 @@ import (
 // names are parameters whose value is a name: a smaller one is not simpler.
 var names = []faults.Param{
 	faults.EngineOf, faults.Peer, faults.Number, faults.Memory, faults.Registration, faults.Segment, faults.Batch,
-	faults.Note, faults.Target, faults.Stamp, faults.Connection, faults.Engines, faults.Seed,
+	faults.Note, faults.Target, faults.Stamp, faults.Connection, faults.Engines, faults.Seed, faults.Rail,
 }
 
 // conditions takes the world's and the engines' settings back to their defaults: chopping, delays, budgets, placement.
