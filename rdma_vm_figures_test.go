@@ -29,10 +29,10 @@ type figure struct {
 	transfers        int
 }
 
-// TestSoftRoCEFiguresBesidePerftest takes figures, interleaved with those of perftest in the same guest. They are told as
+// TestFiguresBesidePerftest takes figures, interleaved with those of perftest in the same guest. They are told as
 // ratios and fail nothing: guests are emulated. ORBITTE_VM_ROUNDS is how many rounds it takes, 1 by default; what is
 // recorded in perf/results has at least 5.
-func TestSoftRoCEFiguresBesidePerftest(t *testing.T) {
+func TestFiguresBesidePerftest(t *testing.T) {
 	rounds := 1
 	if text := os.Getenv("ORBITTE_VM_ROUNDS"); text != "" {
 		var err error

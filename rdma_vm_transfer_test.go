@@ -18,7 +18,8 @@ import (
 
 var oddSizes = []int{1, 17, 4095, 64<<10 + 1, 1<<20 + 40}
 
-// proves, G-2, G-3
+// proves, G-2
+// field case F-68
 func TestSoftRoCEMovesOddSizesExactlyHoweverEachSideHoldsItsMemoryAndWaits(t *testing.T) {
 	words := []string{"polling", "event-driven"}
 	for i, c := range slices.Concat(placementsOf, placementsOf[:1]) {

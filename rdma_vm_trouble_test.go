@@ -58,8 +58,7 @@ func (g *gatePair) crowd(n, size int) (stop func() (well int, failures []error))
 	}
 }
 
-// proves
-// field case F-62
+// proves
 func TestSoftRoCERecoversAPortThatWentDownAndUpWithItsDomainAndRegions(t *testing.T) {
 	for i, name := range []string{"polling", "event-driven"} {
 		t.Run(name, func(t *testing.T) {
@@ -173,7 +172,6 @@ func TestSoftRoCEMovesToAnotherAddressByItselfAndNeverWhenPinned(t *testing.T) {
 }
 
 // proves R-18, G-8
-// field case F-56
 func TestSoftRoCEEndsWorkWithASourceThatIsKilled(t *testing.T) {
 	const n, size = 4, 512 << 10
 	c := RDMAConfig{Progress: RDMAEventDriven}
@@ -197,7 +195,6 @@ func TestSoftRoCEEndsWorkWithASourceThatIsKilled(t *testing.T) {
 }
 
 // proves, U-2
-// field case F-56
 func TestSoftRoCETakesBackTheGrantsOfARequesterThatIsKilled(t *testing.T) {
 	before := nativeObjects(t)
 	calls, err := libibverbs.Load()

@@ -31,6 +31,7 @@ var parts = []part{
 	{"verbs-6.1", "verbs/libibverbs", "^TestTheLibraryConforms", []string{"-limit", "4m", "-kernel", "6.1"}},
 	{"engine", ".", "^TestSoftRoCE", []string{"-limit", "5m", "-wires", "2", "-memory", "1024"}},
 	{"hosts", ".", "^TestTwoHosts", []string{"-limit", "3m", "-wires", "2", "-net", "pair", "-plain"}},
+	{"figures", ".", "^TestFiguresBesidePerftest", []string{"-limit", "5m", "-wires", "2", "-memory", "1024"}},
 }
 
 // machinePart is the proof of the machine itself; its tests run here and boot guests of their own.
@@ -39,7 +40,7 @@ const machinePart = "machine"
 // gate runs the parts, writes what they say as go test -json does, and ends with the table of what was proved.
 func gate(ctx context.Context, args []string) (int, error) {
 	o := newOptions("gate")
-	only := o.String("part", "", "one part: machine, verbs, verbs-6.1, engine or hosts (default: all)")
+	only := o.String("part", "", "one part: machine, verbs, verbs-6.1, engine, hosts or figures (default: all)")
 	_ = o.Parse(args) // it exits by itself
 	if err := o.prepareMachine(gateNeeds...); err != nil {
 		return 1, err
