@@ -282,7 +282,7 @@ func (t *table) print(out io.Writer) {
 
 // spelledOut makes a sentence of a test's name; what has two capitals in a row stays, such as GIDs.
 func spelledOut(test string) string {
-	name := strings.TrimPrefix(test, "Test")
+	name := strings.TrimPrefix(strings.TrimPrefix(test, "Test"), "SoftRoCE")
 	is := func(at int, from, to byte) bool { return at < len(name) && name[at] >= from && name[at] <= to }
 	var words []string
 	start := 0

@@ -15,6 +15,7 @@ func TestNamesOfTestsAreSpelledOut(t *testing.T) {
 	for name, want := range map[string]string{
 		"TestARealWindowIsBoundAgain":           "A real window is bound again",
 		"TestRealDevicesAndGIDsAreThoseOfSysfs": "Real devices and GIDs are those of sysfs",
+		"TestSoftRoCECarriesMany":               "Carries many",
 		"TestAHostWithoutRDMAHasNoDevices":      "A host without RDMA has no devices",
 	} {
 		if got := spelledOut(name); got != want {
