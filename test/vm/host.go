@@ -78,7 +78,11 @@ func (g *guest) live(ctx context.Context) error {
 
 // follow handles frames until the end is known (true) or QEMU has ended (false).
 func (g *guest) follow(ctx context.Context, frames <-chan frame, answer io.Writer, began time.Time) bool {
-	stdout := &prefixed{to: g.machine.Stdout, prefix: g.prefix}
+	out := g.machine.Stdout
+	if g.machine.Plain && g.node == 2 { // guest 1's output is read by a program
+		out = g.machine.Stderr
+	}
+	stdout := &prefixed{to: out, prefix: g.prefix}
 	stderr := &prefixed{to: g.machine.Stderr, prefix: g.prefix}
 	defer stdout.flush()
 	defer stderr.flush()

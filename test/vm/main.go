@@ -75,7 +75,7 @@ func newOptions(name string) *options {
 	o.DurationVar(&m.Limit, "limit", 2*time.Minute, "wall time of the command; a boot has three minutes beside it")
 	o.IntVar(&m.Memory, "memory", 512, "MiB for each guest")
 	o.IntVar(&m.CPUs, "cpus", 2, "processors of each guest")
-	o.BoolVar(&m.Plain, "plain", false, "of a pair, the lines of guest 1 stay as they are; those of guest 2 begin with 2| all the same")
+	o.BoolVar(&m.Plain, "plain", false, "of a pair, the lines of guest 1 stay as they are; all of guest 2 goes to standard error, with 2| before it")
 	o.BoolVar(&o.verbose, "v", false, "print the guest's kernel log and the times")
 	o.Func("env", "NAME=VALUE for the command; may be repeated", func(v string) error {
 		m.Env = append(m.Env, v)
