@@ -54,11 +54,11 @@ func hostsEngine(t *testing.T, c RDMAConfig, bind string) *Engine {
 
 // hostsSource serves until the other host has said twice that it is done.
 func hostsSource(t *testing.T) {
+	rail(t, "count", "7000") // before the other host can begin
 	e := hostsEngine(t, RDMAConfig{}, hostsEndpoint)
 	memory := allocated(t, 2*hostsHalf)
 	fillBytes(memory.Bytes()[:hostsHalf], 5)
 	export := registered(t, e, memory, ReadWrite)
-	rail(t, "count", "7000")
 	want := bytes.Clone(memory.Bytes())
 	moved := 0
 	for i, n := range oddSizes {
