@@ -177,7 +177,8 @@ func TestFailureOfEachNativeCallLeavesNothingThatIsNotListed(t *testing.T) {
 }
 
 func sweep(t *testing.T, p simverbs.Personality, mode Progress, call simverbs.Call, process string) {
-	for _, index := range []int{0, 1, 2, 3, 5, 8, 13} {
+	indexes := []int{0, 1, 2, 3, 5, 8, 13}
+	for _, index := range indexes[:max(1, len(indexes)/sampled)] {
 		for _, count := range []int{1, -1} {
 			struck := false
 			name := fmt.Sprintf("%s/%s/%s/%s/%d/%d", p, mode, call, process, index, count)
