@@ -33,11 +33,11 @@ help: ## list the targets
 build: ## build bin/orbitte, without C
 	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/orbitte ./cmd/orbitte
 
-test: ## everything that must pass (4 minutes on two cores; fetches staticcheck; -race needs gcc); PHASES="vet test" runs some, LIMIT=27m bounds the time
+test: ## everything that must pass (about a quarter of an hour on two quiet cores; fetches staticcheck; -race needs gcc); PHASES="vet test" runs some, LIMIT=27m bounds the time
 	@$(GO) build -o $(BIN)/summary ./test/summary
 	@$(BIN)/summary -limit $(LIMIT) test $(PHASES)
 
-vm: ## the soft-RoCE gate in emulated machines, and the table of what it proved; as root on Debian it installs what it needs
+vm: ## the whole soft-RoCE gate in emulated machines, engine and figures included, and the table of what it proved; as root on Debian it installs what it needs
 	@$(GO) build -o $(BIN)/summary ./test/summary
 	@$(BIN)/summary -limit $(LIMIT) test vm
 

@@ -26,6 +26,7 @@ type runner struct {
 	ctx    context.Context
 	out    io.Writer
 	counts *counts
+	named  bool // true exactly when the phases to run were named
 }
 
 // A command is one process to start.

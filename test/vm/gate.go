@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -40,7 +41,7 @@ const machinePart = "machine"
 // gate runs the parts, writes what they say as go test -json does, and ends with the table of what was proved.
 func gate(ctx context.Context, args []string) (int, error) {
 	o := newOptions("gate")
-	only := o.String("part", "", "one part: machine, verbs, verbs-6.1, engine, hosts or figures (default: all)")
+	names := o.String("part", "", "parts, separated by commas: machine, verbs, verbs-6.1, engine, hosts, figures (default: all)")
 	_ = o.Parse(args) // it exits by itself
 	if err := o.prepareMachine(gateNeeds...); err != nil {
 		return 1, err
@@ -55,19 +56,20 @@ func gate(ctx context.Context, args []string) (int, error) {
 	}
 	t := &table{}
 	g := &gateRun{ctx, root, work, o.machine.Init, t}
-	ran := false
-	if *only == "" || *only == machinePart {
-		ran = true
+	only := strings.FieldsFunc(*names, func(r rune) bool { return r == ',' })
+	wanted := func(name string) bool { return len(only) == 0 || slices.Contains(only, name) }
+	for _, name := range only {
+		if name != machinePart && !slices.ContainsFunc(parts, func(p part) bool { return p.name == name }) {
+			return 1, fmt.Errorf("gate has no part %q", name)
+		}
+	}
+	if wanted(machinePart) {
 		err = g.machine()
 	}
 	for _, p := range parts {
-		if err == nil && (*only == "" || *only == p.name) {
-			ran = true
+		if err == nil && wanted(p.name) {
 			err = g.part(p)
 		}
-	}
-	if !ran {
-		err = fmt.Errorf("gate has no part %q", *only)
 	}
 	t.print(os.Stdout)
 	return t.status(), errors.Join(err, os.RemoveAll(work))
