@@ -24,7 +24,7 @@ BIN      := bin
 export GOFLAGS ?= -buildvcs=false
 
 .DEFAULT_GOAL := help
-.PHONY: help build test demo fuzz sim soak planted perf fleet cover clean
+.PHONY: help build test vm demo fuzz sim soak planted perf fleet cover clean
 
 help: ## list the targets
 	@echo "targets:"
