@@ -3,6 +3,7 @@ package world
 import (
 	"fmt"
 	"net/netip"
+	"regexp"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -383,9 +384,12 @@ func (r *run) tell(format string, args ...any) {
 
 func (r *run) count(format string, args ...any) { r.counts[fmt.Sprintf(format, args...)]++ }
 
+// realAddress is where memory stands in this process. It differs from run to run, and a history must not.
+var realAddress = regexp.MustCompile(`0x[0-9a-f]{9,12}\b`)
+
 func (r *run) violate(oracle, format string, args ...any) {
 	if r.violation == nil {
-		r.violation = &Violation{oracle, r.turn, fmt.Sprintf(format, args...)}
+		r.violation = &Violation{oracle, r.turn, realAddress.ReplaceAllString(fmt.Sprintf(format, args...), "(address)")}
 		first, _, _ := strings.Cut(r.violation.What, "\n")
 		r.tell("VIOLATION %s: %s", oracle, first)
 	}
