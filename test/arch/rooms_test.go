@@ -50,15 +50,15 @@ var (
 	kernels  = places{"reactor/uring", "reactor/epoll", "reactor/socket"}
 	twins    = places{"reactor/simkernel", "verbs/simverbs", "cuda/simcuda"}
 	natives  = places{"verbs/libibverbs", "cuda/libcuda"}
-	checks   = places{"perf/...", "test/...", "reactor/kerneltest", "verbs/verbstest"}
+	checks   = places{"perf/...", "test/...", "reactor/kerneltest", "verbs/verbstest", "cuda/cudatest"}
 	programs = join(checks, places{"cmd/orbitte", "examples/*"})
 
 	// shared is what every transport stands on; the bottom rooms below it import nothing of ours.
 	shared = places{"budgets", "netproto", "reactor", "segments", "lanes"}
-	house  = join(shared, kernels, twins, natives, places{".", "lanes/*", "verbs", "cuda", "reactor/kerneltest", "verbs/verbstest"})
+	house  = join(shared, kernels, twins, natives, places{".", "lanes/*", "verbs", "cuda", "reactor/kerneltest", "verbs/verbstest", "cuda/cudatest"})
 
 	// testImports may be imported by any _test.go file, beside what its room may import.
-	testImports = join(kernels, twins, natives, places{"reactor", "reactor/kerneltest", "verbs/verbstest", "test/*"})
+	testImports = join(kernels, twins, natives, places{"reactor", "reactor/kerneltest", "verbs/verbstest", "cuda/cudatest", "test/*"})
 )
 
 var rooms = []room{
@@ -71,6 +71,7 @@ var rooms = []room{
 	{"cuda", "the CUDA objects we own, and one flat interface of raw calls", nil},
 	{"cuda/libcuda", "the only code that knows the driver's ABI", places{"cuda"}},
 	{"cuda/simcuda", "a seeded device that refuses what hardware refuses", places{"cuda"}},
+	{"cuda/cudatest", "one conformance suite for the driver and its twin", places{"cuda"}},
 	{"reactor", "when things happen: one loop per locked thread", nil},
 	{"reactor/socket", "what every real kernel does with a socket: options, non-blocking calls", places{"reactor"}},
 	{"reactor/uring", "io_uring behind the loop", places{"reactor", "reactor/socket"}},

@@ -21,7 +21,7 @@ var (
 	clockNames = []string{"Now", "Since", "Until", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick", "Sleep"}
 	rawCalls   = []string{"SYS_*", "Syscall*", "RawSyscall*", "AllThreadsSyscall*"}
 	// The twin of the verbs moves bytes between registered addresses, as a device does.
-	unsafeRooms = join(kernels, natives, places{"segments", ".", "verbs/simverbs"})
+	unsafeRooms = join(kernels, natives, places{"segments", ".", "verbs/simverbs", "cuda/simcuda"})
 	rawRooms    = join(kernels, natives, places{"reactor", "segments"})
 )
 
