@@ -349,6 +349,7 @@ func (l *link) bury(fault *lanes.Fault, end loss) {
 			t.settle()
 			continue
 		}
+		t.lose(x.start)
 		left := x.flown > 0 || x.boxed && end.sent > x.boxAt
 		t.unsure = t.unsure || x.write && left && !x.refused
 		t.retained = t.retained || end.retained

@@ -79,6 +79,23 @@ func (t *Transfer) cut(n uint64) uint64 {
 // whole is true exactly when the transfer is one request whatever its size.
 func (t *Transfer) whole() bool { return t.Atomic && t.Direction == lanes.Write }
 
+// codable is true exactly when all ranges fit one request.
+func (t *Transfer) codable() bool {
+	room, end := netproto.HPTCPRunsSizeMax-netproto.HPTCPRunSizeMax, uint64(0)
+	for i := range t.Spans {
+		s := &t.Spans[i]
+		room -= varintSize(max(s.Remote, end)-min(s.Remote, end)) + varintSize(s.Length)
+		if i == spansMax || room < 0 {
+			return false
+		}
+		end = s.Remote + s.Length
+	}
+	return true
+}
+
+// lose notes that a request which begins at start has not ended well.
+func (t *Transfer) lose(start uint64) { t.lost = min(t.lost, start) }
+
 // varintSize is the bytes of twice n and one, coded.
 func varintSize(n uint64) int { return (bits.Len64(n) + 1 + 6) / 7 }
 
@@ -135,6 +152,7 @@ func (l *link) fill(b *outbox) {
 // ask codes the request itself.
 func (l *link) ask(b *outbox, x *part) {
 	t := x.transfer
+	t.posted = max(t.posted, x.start+x.length)
 	first := t.span(x.at.index)
 	r := netproto.HPTCPRequest{HPTCPFrame: netproto.HPTCPFrame{Kind: netproto.HPTCPRead, Tag: l.tag(x), Offset: first.Remote + x.at.inner, Length: x.length}, Region: t.Region}
 	if x.write {
@@ -226,7 +244,7 @@ func (l *link) flown() {
 
 // finish ends a request; well says that its bytes are in place.
 func (l *link) finish(x *part, well bool) {
-	t, length := x.transfer, x.length
+	t, start, length := x.transfer, x.start, x.length
 	l.release(x)
 	if l.stream.ending == nil {
 		l.rest()
@@ -239,6 +257,8 @@ func (l *link) finish(x *part, well bool) {
 		if classOf(t) == large {
 			l.peer.progressed(length)
 		}
+	} else {
+		t.lose(start)
 	}
 	t.settle()
 }
@@ -376,6 +396,7 @@ func (l *link) ended(f netproto.HPTCPFrame, x *part) {
 		x.transfer = nil
 		if t != nil {
 			t.parts--
+			t.lose(start)
 		}
 		l.finish(x, false)
 	}
@@ -420,6 +441,7 @@ func (l *link) orphan(x *part) {
 	t := x.transfer
 	if x.transfer = nil; t != nil {
 		t.parts--
+		t.lose(x.start)
 		t.settle()
 	}
 }
@@ -471,6 +493,7 @@ func (l *link) withdraw(x *part) {
 		l.tail = before
 	}
 	t := x.transfer
+	t.lose(x.start)
 	l.release(x)
 	t.parts--
 	l.rest()

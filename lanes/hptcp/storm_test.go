@@ -78,6 +78,31 @@ func (x *lot) judge(t *testing.T) {
 	case a.Atomic && !whole && !untouched:
 		t.Errorf("an Atomic %v left a mixture: %+v", a.Direction, o)
 	}
+	x.judgeParts(t, spans)
+}
+
+// judgeParts holds what the transfer says about its parts against the range that it writes.
+func (x *lot) judgeParts(t *testing.T, spans []Span) {
+	a, at := x.a, uint64(0)
+	now, was, other := x.local.bytes(), x.wasLocal, x.wasRemote
+	if a.Direction == lanes.Write {
+		now, was, other = x.remote.bytes(), x.wasRemote, x.wasLocal
+	}
+	for _, s := range spans {
+		from, to := s.Remote, s.Local
+		if a.Direction == lanes.Write {
+			from, to = to, from
+		}
+		for i := range s.Length {
+			switch {
+			case at+i < a.Prefix && now[to+i] != other[from+i]:
+				t.Fatalf("%v: byte %d is not in place, and the first %d should be: %v", a.Direction, at+i, a.Prefix, a.Outcome.Err)
+			case at+i >= a.Begun && now[to+i] != was[to+i]:
+				t.Fatalf("%v: byte %d has changed, and only the first %d were asked for: %v", a.Direction, at+i, a.Begun, a.Outcome.Err)
+			}
+		}
+		at += s.Length
+	}
 }
 
 // storm runs transfers among faults: resets, silences, half closes, ends, deadlines, two requesters.

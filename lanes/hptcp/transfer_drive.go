@@ -56,7 +56,10 @@ type Transfer struct {
 	Deadline reactor.Instant
 	// Outcome is set before Done is called, on the lane.
 	Outcome lanes.Outcome
-	Done    func(*Transfer)
+	// Prefix and Begun are set with it: so many bytes from the payload's front are in place whatever failed, and nothing
+	// behind so many bytes was asked for. In between each piece may be there, wholly or in part, or not.
+	Prefix, Begun uint64
+	Done          func(*Transfer)
 
 	peer       *Peer
 	state      state
@@ -65,6 +68,8 @@ type Transfer struct {
 	at         cursor       // what is not asked for yet begins here
 	asked      uint64       // bytes asked for
 	answered   uint64       // bytes whose request has ended well
+	posted     uint64       // where the farthest posted request ends
+	lost       uint64       // where the first request begins that ended otherwise; above Length: none did
 	parts      int          // requests that are out, or hold memory of this transfer
 	touched    bool         // READ: true exactly when payload may have gone into the local range
 	unsure     bool         // WRITE: true exactly when payload may have left without an answer
@@ -93,6 +98,7 @@ func (d *deadline) Expire(*reactor.Timer, reactor.Instant) {
 func (t *Transfer) Start(p *Peer) {
 	t.peer, t.state = p, stateLeasing
 	t.at, t.asked, t.answered, t.parts = cursor{}, 0, 0, 0
+	t.posted, t.lost = 0, ^uint64(0)
 	t.touched, t.unsure, t.retained, t.fault = false, false, false, nil
 	t.backoff, t.leaseBy = lanes.Backoff{}, 0
 	lane := p.pool.lane
@@ -105,6 +111,8 @@ func (t *Transfer) Start(p *Peer) {
 		t.refuse(&lanes.Fault{Cause: lanes.Refused, Stage: "start", Status: netproto.StatusInvalidRange, Err: errRange})
 	case t.Atomic && t.Length > lane.Policy.PayloadBytesMax:
 		t.refuse(&lanes.Fault{Cause: lanes.Exhausted, Stage: "start", Err: errAtomicTooLong})
+	case t.whole() && !t.codable():
+		t.refuse(&lanes.Fault{Cause: lanes.Exhausted, Stage: "start", Err: errAtomicTooMany})
 	default:
 		p.active++
 		if t.Deadline != reactor.Forever {
@@ -114,7 +122,10 @@ func (t *Transfer) Start(p *Peer) {
 	}
 }
 
-var errAtomicTooLong = errors.New("an Atomic transfer is staged whole and may not be longer than one payload")
+var (
+	errAtomicTooLong = errors.New("an Atomic transfer is staged whole and may not be longer than one payload")
+	errAtomicTooMany = errors.New("an Atomic WRITE is one request, which holds 1,000 ranges at most, and fewer that are far apart: write less at a time")
+)
 
 // refuse ends a transfer that has begun nothing.
 func (t *Transfer) refuse(fault *lanes.Fault) {
@@ -343,6 +354,12 @@ func (t *Transfer) end(o lanes.Outcome) {
 	}
 	p := t.peer
 	t.state, t.Outcome = stateIdle, o
+	switch t.Prefix, t.Begun = min(t.lost, t.asked), t.posted; {
+	case o.Err == nil:
+		t.Prefix, t.Begun = t.Length, t.Length
+	case t.Atomic && t.Direction == lanes.Read: // nothing was committed
+		t.Prefix, t.Begun = 0, 0
+	}
 	t.Done(t)
 	p.active--
 	p.settle()

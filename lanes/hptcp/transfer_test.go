@@ -51,3 +51,23 @@ func TestReadAndWriteMoveExactlyTheRange(t *testing.T) {
 		r.finish()
 	}
 }
+
+// An Atomic WRITE is one request: what does not fit into it is refused before anything is sent.
+//
+// proves H-5, H-8
+func TestAnAtomicWriteOfTooManyRangesIsRefusedAtOnce(t *testing.T) {
+	mappings(t)
+	r := newRig(t, 1, simkernel.WorldOptions{})
+	source, requester, peer := r.pair(setup{}, setup{})
+	remote, local := source.register(1<<20, netproto.ReadWrite, 1), requester.register(1<<20, netproto.LocalOnly, 2)
+	for n, fits := range map[uint64]bool{spansMax: true, spansMax + 1: false} {
+		a := requester.ask(lanes.Write, local, remote.ID())
+		a.Spans, a.Atomic = Strides(nil, 0, 700, 0, 700, 8, n), true
+		a.Length = total(a.Spans)
+		o := r.wait(a.start(peer))
+		if fits && o.Err != nil || !fits && fault(t, o).Cause != lanes.Exhausted {
+			t.Errorf("%d ranges: %+v", n, o)
+		}
+	}
+	r.finish()
+}
