@@ -13,7 +13,7 @@ import (
 // Drop ends the object on the dropping goroutine. Leases and registrations are holders of their own.
 // All methods may be called from any goroutine that is, or borrows from, a holder.
 type Backing struct {
-	bytes    []byte // the object, off the movable heap; capacity equals length
+	bytes    []byte // the object, off the movable heap; capacity equals length; nil for device memory
 	resident *resident
 	holders  atomic.Int64
 	cleanup  runtime.Cleanup
@@ -31,7 +31,7 @@ func settle(bytes []byte, r *resident) *Backing {
 
 // Bytes is the object's memory. The slice is good while the caller is a holder; access that may meet a
 // transfer needs a lease. For foreign memory it is only as readable as the memory itself: a device
-// pointer stays unreadable (SPEC M-2).
+// pointer stays unreadable (SPEC M-2). Memory from AdoptDevice has none: nil.
 func (b *Backing) Bytes() []byte { return b.bytes }
 
 // Address is the address of the first byte.
@@ -68,7 +68,7 @@ func (b *Backing) TryHold() bool {
 }
 
 // Drop ends one holder. The last one ends the object: a mapping is unmapped, a slice unpinned, an owner let
-// go. When the system refuses to unmap, the memory stays counted by Mappings and listed by Residents. A
+// go and told. When the system refuses to unmap, the memory stays counted by Mappings and listed by Residents. A
 // Drop too many panics.
 func (b *Backing) Drop() {
 	switch left := b.holders.Add(-1); {
@@ -103,6 +103,10 @@ func (r *resident) end() {
 	case Pin:
 		r.pinner.Unpin()
 	}
-	r.owner, r.region = nil, mapping{}
+	ended := r.ended
+	r.owner, r.region, r.ended = nil, mapping{}, nil
 	r.leave()
+	if ended != nil {
+		ended()
+	}
 }

@@ -23,7 +23,7 @@ var (
 // MemoryError says that a memory object was not made, not taken over, not prefaulted, or (in a Resident)
 // not released.
 type MemoryError struct {
-	Call            string // "mmap", "munmap", "madvise", "adopt slice", "adopt pointer"
+	Call            string // "mmap", "munmap", "madvise", "adopt slice", "adopt pointer", "adopt device memory", "adopt host memory"
 	Address, Length uint64
 	Err             error // the system's error; EINVAL for our own refusals
 }

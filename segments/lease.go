@@ -85,9 +85,9 @@ func (l *Lease) Held() bool { return l.backing != nil }
 func (l *Lease) Range() Range { return l.extent }
 
 // Bytes are the leased bytes. They may be touched until Return, as far as the access allows. Empty when
-// the lease is.
+// the lease is, and nil for memory that only a device can read.
 func (l *Lease) Bytes() []byte {
-	if l.backing == nil {
+	if l.backing == nil || l.backing.bytes == nil {
 		return nil
 	}
 	end := l.extent.End()

@@ -107,3 +107,14 @@ func AdoptPointer(p unsafe.Pointer, length uint64, owner any) (*Backing, error) 
 	r := &resident{kind: Foreign, address: address, length: length, owner: owner, region: mapping{start: p}}
 	return settle(unsafe.Slice((*byte)(p), length), r), nil
 }
+
+// AdoptHost takes over bytes that a native library has allocated, off the Go heap and stable in place; owner is kept
+// alive until the object ends, and ended as for AdoptDevice. The error is a *MemoryError for no bytes.
+func AdoptHost(b []byte, owner any, ended func()) (*Backing, error) {
+	if len(b) == 0 {
+		return nil, &MemoryError{Call: "adopt host memory", Err: unix.EINVAL}
+	}
+	first := unsafe.Pointer(unsafe.SliceData(b))
+	r := &resident{kind: Foreign, address: uint64(uintptr(first)), length: uint64(len(b)), owner: owner, ended: ended, region: mapping{start: first}}
+	return settle(b[:len(b):len(b)], r), nil
+}

@@ -15,8 +15,10 @@ const (
 	Mapping Kind = iota + 1
 	// Pin is a Go slice from AdoptSlice; its end unpins it.
 	Pin
-	// Foreign is memory from AdoptPointer; its end lets go of the owner and frees nothing.
+	// Foreign is memory from AdoptPointer or AdoptHost; its end lets go of the owner and frees nothing.
 	Foreign
+	// Device is memory from AdoptDevice, which has no bytes for the CPU; its end lets go of the owner and tells it.
+	Device
 )
 
 // String names the kind.
@@ -28,6 +30,8 @@ func (k Kind) String() string {
 		return "pinned slice"
 	case Foreign:
 		return "foreign memory"
+	case Device:
+		return "device memory"
 	}
 	return fmt.Sprintf("Kind(%d)", uint8(k))
 }
@@ -41,7 +45,8 @@ type resident struct {
 	address uint64
 	length  uint64
 	pinner  runtime.Pinner // Pin: holds the slice in place and alive
-	owner   any            // Foreign: kept alive
+	owner   any            // Foreign, Device: kept alive
+	ended   func()         // told of the end; may be nil
 	region  mapping        // Mapping: what munmap gets, at least as large as the object
 	home    *shelf         // where it stands
 	place   int
@@ -123,8 +128,8 @@ func reportLost(r *resident) {
 	lostOwners.Add(1)
 }
 
-// Mappings counts the memory objects of this process that have not ended (mappings, pins and foreign
-// memory) and sums their lengths in bytes. A program that dropped everything reads zero. Any
+// Mappings counts the memory objects of this process that have not ended (mappings, pins, foreign and
+// device memory) and sums their lengths in bytes. A program that dropped everything reads zero. Any
 // goroutine may call it; while objects come and go the two numbers are read one after the other.
 func Mappings() (count int64, bytes int64) {
 	return residentCount.Load(), residentBytes.Load()
