@@ -25,9 +25,14 @@ type Pointer uint64
 // thread or goroutine a method is called, and the caller's thread never keeps a context. When the old context cannot be
 // put back, the error is a *CallError of "cuCtxPopCurrent_v2" with Effect Done: what was asked has happened.
 //
-// Every method may be called from any goroutine; calls about one object are serialised by its owner in this package.
+// Every method may be called from any goroutine; calls about one object are serialised by its owner in this package,
+// except Submit: several threads may submit to one stream at the same time, each with an event of its own.
 // No method keeps a slice that it was given. Only methods marked "slow" may block (they belong on the cold loop or a
-// caller's goroutine, never on a data lane). Submit and Query allocate nothing. A failure is a *CallError.
+// caller's goroutine, never on a data lane). Submit, Query, TakeSignal and Attributes allocate nothing unless they fail.
+// A failure is a *CallError.
+//
+// A driver is one value: whoever loads the same driver twice in a process gets values that compare equal, since owners
+// of all engines share what belongs to one driver (Open).
 type Calls interface {
 	// Library says what was loaded.
 	Library() Library
@@ -72,8 +77,11 @@ type Calls interface {
 
 	// OpenSignal makes an eventfd, non-blocking and closed on exec, that host callbacks write to.
 	OpenSignal() (SignalHandle, error)
-	// SignalDescriptor is the file descriptor that becomes readable when a callback has run. The caller reads it.
+	// SignalDescriptor is the file descriptor that becomes readable when a callback has run.
 	SignalDescriptor(SignalHandle) int
+	// TakeSignal reads the descriptor without blocking, so that it is no longer readable, and says how many callbacks
+	// have run since it was last read; 0: none. (A method, since a twin's descriptor is no file.)
+	TakeSignal(SignalHandle) (callbacks uint64, err error)
 	// CloseSignal gives the signal up. While callbacks are owed the descriptor stays open, since a callback that
 	// came late would write to a stranger's file; the last one closes it. owed is how many.
 	CloseSignal(SignalHandle) (owed int)
