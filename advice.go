@@ -6,6 +6,7 @@ import (
 
 	"github.com/orbitte/orbitte/budgets"
 	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/lanes/rdma"
 )
 
 // advice is what is known about an error of a class, and what to do about it (field case F-24).
@@ -90,10 +91,33 @@ func (e *Error) advice() advice {
 	if a, ok := situations[e.situation][e.Class]; ok {
 		return a
 	}
+	if a, ok := e.receipt(); ok {
+		return a
+	}
 	if e.Class == ErrExhausted {
 		return e.exhaustion()
 	}
 	return advices[e.Class]
+}
+
+// receipt is what is known when the source of a transfer over RDMA said that it has taken its grants back: payload may
+// have moved before.
+func (e *Error) receipt() (advice, bool) {
+	var late *rdma.SourceDeadlineError
+	var fault *lanes.Fault
+	switch {
+	case errors.As(e.Cause, &late):
+		return advice{
+			"the source took the grants of the request back when its own deadline for them passed; the effects are in the report",
+			"ask for less at a time, or raise Config.SourceTimeout at the peer; mind a remote effect that is unknown",
+		}, true
+	case e.Class == ErrPeer && errors.As(e.Cause, &fault) && fault.Stage == rdma.ReceiptStage:
+		return advice{
+			"the source answered that it failed and took the grants of the request back; the effects are in the report",
+			"look at the source's log and at its RDMA devices; mind a remote effect that is unknown",
+		}, true
+	}
+	return advice{}, false
 }
 
 // limitFields says which field of Config.Limits sets a budget; a lane's share is named up to the comma.
@@ -124,9 +148,15 @@ const payloadBudget = "one payload (the smaller limit of both sides)"
 func (e *Error) exhaustion() advice {
 	var own *budgets.Exhausted
 	var fault *lanes.Fault
+	var miss *rdma.MissError
 	switch {
 	case errors.As(e.Cause, &own):
 		return exhaustionOf(own)
+	case errors.As(e.Cause, &miss):
+		return advice{
+			"no byte was moved; the peer ended the queue pairs of this engine again and again, to make room for others",
+			"submit again; if it goes on, raise RDMA.Limits.Endpoints at the peer, or ask fewer peers for it at a time: its Stats count ConnectionsEvicted",
+		}
 	case errors.As(e.Cause, &fault) && fault.Cause == lanes.Refused && e.situation == notifying:
 		return advice{
 			"the notification was not delivered; it is the peer's budget that ran out, not this engine's: its inbox is full, or its limit for one notification is smaller",

@@ -13,6 +13,7 @@ import (
 
 	"github.com/orbitte/orbitte/budgets"
 	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/lanes/rdma"
 	"github.com/orbitte/orbitte/netproto"
 	"github.com/orbitte/orbitte/reactor/simkernel"
 	"github.com/orbitte/orbitte/segments"
@@ -308,3 +309,26 @@ func TestCloseThatWaitsForLanesOnlySaysThatMemoryIsQuiet(t *testing.T) {
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+// What a source says at the receipt of a transfer over RDMA, and a source that has no places, are told with what is known of
+// the bytes and with the field that helps. field case F-24
+func TestWhatASourceOverRDMASaysIsToldAsWhatItIs(t *testing.T) {
+	refused := func(status netproto.Status, stage string, err error) *lanes.Fault {
+		return &lanes.Fault{Cause: lanes.Refused, Status: status, Stage: stage, Err: err}
+	}
+	for name, c := range map[string]struct {
+		fault        *lanes.Fault
+		class        error
+		known, field string
+	}{
+		"source's deadline": {&lanes.Fault{Cause: lanes.Deadline, Stage: rdma.ReceiptStage, Err: &rdma.SourceDeadlineError{}}, ErrDeadline, "effects are in the report", "SourceTimeout at the peer"},
+		"source's device":   {refused(netproto.StatusNativeError, rdma.ReceiptStage, nil), ErrPeer, "effects are in the report", "its RDMA devices"},
+		"before any grant":  {refused(netproto.StatusNativeError, "RDMA grant", nil), ErrPeer, "no byte was committed", "log"},
+		"cache misses":      {refused(netproto.StatusCacheMiss, "RDMA grant", &rdma.MissError{Times: 3}), ErrExhausted, "no byte was moved", "RDMA.Limits.Endpoints at the peer"},
+	} {
+		err := wants(t, failure("SubmitAndWait", c.fault), c.class)
+		if !strings.Contains(err.Known(), c.known) || !strings.Contains(err.Remedy(), c.field) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -119,11 +119,14 @@ func classOf(err error) error {
 	var fault *lanes.Fault
 	var path *rdma.NoPath
 	var left *rdma.RollbackError
+	var miss *rdma.MissError
 	switch {
 	case errors.As(err, &own):
 		return own.Class
 	case errors.As(err, &path):
 		return ErrUnavailable
+	case errors.As(err, &miss): // of places for queue pairs, at the source
+		return ErrExhausted
 	case errors.As(err, &left):
 		return ErrUnquiesced
 	case errors.As(err, &fault):

@@ -73,6 +73,54 @@ func (g *grantTerms) binding() netproto.Binding {
 // agrees compares a message with the grant that it names, field by field (SPEC ).
 func (g *grantTerms) agrees(b *netproto.Binding) bool { return *b == g.binding() }
 
+// endedMax is how many revoked parents a lane of a source remembers.
+const endedMax = 256
+
+// endedParent is one that was revoked before its requester was done with it.
+type endedParent struct {
+	requester  netproto.Epoch
+	generation uint64
+	status     netproto.Status // why
+	kept       bool            // true exactly when the device is not proven done with its range
+}
+
+// endedParents remembers the last ones that were revoked, so that a DONE which comes later is told why, and not taken for
+// the word of a stranger. The oldest is forgotten first.
+type endedParents struct {
+	list []endedParent // a ring once it is full
+	next int
+}
+
+func (e *endedParents) add(p endedParent) {
+	if len(e.list) < endedMax {
+		e.list = append(e.list, p)
+		return
+	}
+	e.list[e.next] = p
+	e.next = (e.next + 1) % endedMax
+}
+
+// find returns the parent with a name; nil: it was not revoked, or long ago.
+func (e *endedParents) find(requester netproto.Epoch, generation uint64) *endedParent {
+	for i := range e.list {
+		if p := &e.list[i]; p.generation == generation && p.requester == requester {
+			return p
+		}
+	}
+	return nil
+}
+
+// answer is what its requester hears of it: why its grants ended, or, when it gives them up itself, whether they have.
+func (p *endedParent) answer(abandon bool) netproto.Status {
+	switch {
+	case !abandon:
+		return p.status
+	case p.kept:
+		return netproto.StatusNativeError
+	}
+	return netproto.StatusSuccess
+}
+
 // parentMachine decides about one parent.
 type parentMachine struct {
 	stage    parentStage

@@ -418,10 +418,34 @@ func TestTheSourceRevokesGrantsWhoseRequesterIsSilent(t *testing.T) {
 		if !remote.holds(1) {
 			t.Error("bytes were changed")
 		}
-		equal(t, "DONE", h.tell(netproto.OperationRDMADone), netproto.StatusProtocolError)
+		equal(t, "DONE", h.tell(netproto.OperationRDMADone), statusDeadline)
+		equal(t, "DONE again", h.tell(netproto.OperationRDMADone), statusDeadline)
+		equal(t, "ABANDON", h.tell(netproto.OperationRDMAAbandon), netproto.StatusSuccess)
 		h.leave()
 		e.end()
 	})
+}
+
+// A source remembers only so many of the parents that it has revoked; for a stranger's word it has other words.
+//
+// proves R-14
+func TestASourceRemembersTheLastParentsThatItRevoked(t *testing.T) {
+	var ended endedParents
+	one, other := netproto.Epoch{1}, netproto.Epoch{2}
+	for i := range uint64(endedMax + 3) {
+		ended.add(endedParent{one, i, statusDeadline, i == 7})
+	}
+	for i := range uint64(endedMax + 3) {
+		if found := ended.find(one, i); (found != nil) != (i >= 3) || found != nil && found.generation != i {
+			t.Errorf("parent %d: %+v", i, found)
+		}
+	}
+	if ended.find(other, 5) != nil || len(ended.list) != endedMax {
+		t.Error("another requester's parent is known, or too many are")
+	}
+	equal(t, "DONE", ended.find(one, 7).answer(false), statusDeadline)
+	equal(t, "ABANDON of what is not proven quiet", ended.find(one, 7).answer(true), netproto.StatusNativeError)
+	equal(t, "ABANDON", ended.find(one, 8).answer(true), netproto.StatusSuccess)
 }
 
 // A window that has no fresh key left is put aside, and another one takes its place; when the history of keys is full the

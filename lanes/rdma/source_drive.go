@@ -24,6 +24,7 @@ type GrantService struct {
 	parents []*parent // that hold anything, in order of arrival
 	idle    []*parent // for reuse
 	frames  []*frame  // the same
+	ended   endedParents
 }
 
 // Serve makes the lane's server answer everything about RDMA, and returns the lane's source. Once, before the lane

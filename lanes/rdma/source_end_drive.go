@@ -187,6 +187,9 @@ func (p *parent) end() {
 	lane.Disarm(&p.retry)
 	ok := p.machine.stage == parentCommit
 	kept := !ok && p.count.Amount() == 0
+	if !ok && !p.machine.given {
+		s.ended.add(endedParent{p.request.Requester, p.request.Generation, p.machine.status, kept})
+	}
 	p.giveBack()
 	p.machine.stage = parentIdle
 	s.rails.pending--
@@ -302,7 +305,11 @@ func (f *frame) Receive(*reactor.Letter, reactor.Instant) {
 func (f *frame) visit(s *GrantService) bool {
 	p := s.find(f.what.Requester, f.what.Generation)
 	if p == nil {
-		return false
+		ended := s.ended.find(f.what.Requester, f.what.Generation)
+		if ended != nil {
+			f.answer(ended.answer(f.abandon))
+		}
+		return ended != nil
 	}
 	if int(f.what.Slices) != len(p.children) {
 		f.answer(netproto.StatusProtocolError)

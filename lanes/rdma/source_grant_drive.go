@@ -154,9 +154,17 @@ func (p *parent) Expire(*reactor.Timer, reactor.Instant) {
 	if !p.machine.given {
 		p.source.rails.lane.Counts.SourceTimeouts.Add(1)
 	}
-	p.fail(netproto.StatusNativeError)
+	status := statusDeadline
+	if p.machine.stage == parentFilling { // it waited for a range that others hold, or for its turn to copy
+		status = netproto.StatusExhausted
+	}
+	p.fail(status)
 	p.advance()
 }
+
+// statusDeadline is what a requester hears when the source's own deadline ended its grants: the source's reason, and
+// neither the requester's fault nor the device's. Nothing else answers DONE so.
+const statusDeadline = netproto.StatusInternalError
 
 // asker is the handler of the frame that asked for the grants (control.Handler).
 type asker struct {

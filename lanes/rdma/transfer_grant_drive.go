@@ -78,6 +78,10 @@ func (t *Transfer) refused(f *lanes.Fault) {
 		t.retiring, t.roomy = false, false
 		t.rails.upper.serve()
 		t.connect()
+	case f.Status == netproto.StatusCacheMiss:
+		t.retiring = true // the source does not know them
+		f.Err = &MissError{Times: t.machine.misses}
+		t.fail(f)
 	case f.Status == netproto.StatusExhausted:
 		t.rails.transport.grants.retries.Add(1)
 		t.machine.stage = transferLeasing
@@ -92,10 +96,13 @@ func (t *Transfer) refused(f *lanes.Fault) {
 
 func ignoreEnd(error) {}
 
+// ReceiptStage is the stage of a fault that the source's last word told: payload may have moved before.
+const ReceiptStage = "RDMA receipt"
+
 // tell tells the source that all grants are done with, or given up.
 func (t *Transfer) tell(o netproto.Operation, by reactor.Instant) {
 	t.asked = true
-	stage := "RDMA receipt"
+	stage := ReceiptStage
 	if o == netproto.OperationRDMAAbandon {
 		stage = "RDMA abandon"
 	}
@@ -119,6 +126,9 @@ func (t *Transfer) takeReceipt(q *question) {
 	case f.Cause == lanes.Refused: // the source has ended them
 		m.authority = false
 		t.retiring = true // its end of the connections may be gone
+		if f.Status == statusDeadline {
+			f.Cause, f.Err = lanes.Deadline, &SourceDeadlineError{}
+		}
 		t.fail(f)
 		t.advance()
 	default:

@@ -1,6 +1,8 @@
 package rdma
 
 import (
+	"fmt"
+
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/netproto"
 )
@@ -90,6 +92,22 @@ type transferMachine struct {
 
 func (m *transferMachine) begin(d lanes.Direction, staged bool) {
 	*m = transferMachine{direction: d, staged: staged, parcels: m.parcels[:0]}
+}
+
+// SourceDeadlineError says that the source took its grants back before it had every receipt, because its own deadline for
+// them passed. What was moved until then is in the outcome's effects.
+type SourceDeadlineError struct{}
+
+func (*SourceDeadlineError) Error() string {
+	return "the source's own deadline for the grants passed before it had every receipt, and it took them back"
+}
+
+// MissError says that the source did not know the queue pairs of a transfer any more, each time that they were built
+// (SPEC R-15). It granted nothing.
+type MissError struct{ Times int }
+
+func (e *MissError) Error() string {
+	return fmt.Sprintf("the source did not know the queue pairs any more, %d times in a row, before it granted anything: it ends idle ones when others need their places", e.Times)
 }
 
 // missesMax bounds how often a transfer builds anew (SPEC R-15).

@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -138,7 +139,7 @@ func TestOnlyACacheMissIsAnsweredByBuildingAnew(t *testing.T) {
 			o := e.run(e.transfer(lanes.Write, local, remote, 0))
 			if misses <= 2 {
 				complete(t, o, lanes.Write, 100<<10)
-			} else if f := faultIn(t, o); f.Status != netproto.StatusCacheMiss || o.Remote != lanes.EffectNone || !o.Drained {
+			} else if f, miss := faultIn(t, o), (*MissError)(nil); f.Status != netproto.StatusCacheMiss || !errors.As(f, &miss) || miss.Times != 3 || o.Remote != lanes.EffectNone || !o.Drained {
 				t.Errorf("%+v", o)
 			}
 			equal(t, "connections", e.from.transport.Stats().Built, uint64(min(misses, 2)+1))
@@ -150,6 +151,47 @@ func TestOnlyACacheMissIsAnsweredByBuildingAnew(t *testing.T) {
 type serviceFunc func(*control.Session, netproto.Request)
 
 func (f serviceFunc) Serve(s *control.Session, r netproto.Request) { f(s, r) }
+
+// A requester whose DONE comes after the source's own deadline is told that, and what it knows of the bytes: nothing of a
+// WRITE, whose payload was posted.
+//
+// proves R-9, T-10
+func TestADoneBehindTheSourcesDeadlineIsToldAsThat(t *testing.T) {
+	for _, d := range []lanes.Direction{lanes.Read, lanes.Write} {
+		for _, host := range []netproto.HostMemoryPolicy{netproto.HostDirect, netproto.HostStaged} {
+			t.Run(fmt.Sprint(d, host), func(t *testing.T) {
+				o := siteOptions{devices: single(0), config: Config{Progress: EventDriven, Host: host}}
+				e := newEnds(t, simverbs.Hardware, endsOptions{o, o})
+				remote, local := e.to.memory(100<<10, netproto.ReadWrite, 1), e.from.memory(100<<10, netproto.LocalOnly, 2)
+				a := e.transfer(d, local, remote, 0)
+				a.Deadline = e.world.Now().After(time.Minute)
+				e.start(a)
+				e.until("payload under way", func() bool { return a.machine.stage == transferMoving })
+				link := e.world.Link(e.from.host, e.to.host)
+				link.BlackHole(true)
+				e.world.Later(e.to.policy.SourceTimeout+time.Second, func() { link.BlackHole(false) })
+				out := e.wait(a)
+				var late *SourceDeadlineError
+				f := faultIn(t, out)
+				if f.Cause != lanes.Deadline || f.Stage != ReceiptStage || !errors.As(f, &late) || !out.Drained {
+					t.Errorf("%+v: %v", out, f)
+				}
+				want := lanes.Outcome{Err: out.Err, Drained: true}
+				if d == lanes.Write {
+					want.Remote = lanes.EffectUnknown
+				} else if host == netproto.HostDirect {
+					want.Local = lanes.EffectPartial
+				}
+				if out != want {
+					t.Errorf("%+v, want %+v", out, want)
+				}
+				e.idle()
+				complete(t, e.run(e.transfer(d, local, remote, 0)), d, 100<<10)
+				e.end()
+			})
+		}
+	}
+}
 
 // The source forgets a connection; transfers of it find out, and build another one.
 //

@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/orbitte/orbitte"
-	"github.com/orbitte/orbitte/lanes"
-	"github.com/orbitte/orbitte/netproto"
 	"github.com/orbitte/orbitte/reactor/simkernel"
 	"github.com/orbitte/orbitte/test/faults"
 	"github.com/orbitte/orbitte/verbs/simverbs"
@@ -356,15 +354,7 @@ func (s *submission) failedOp(err error) *op {
 
 func (o *op) overRDMA() bool { return o != nil && o.rdma }
 
-// peerFailed explains what a source says of itself. Its library may fail, and its own deadline ends a grant whose receipt
-// comes later: the source knows nothing of it any more, and says so in the words that it has for strangers.
+// peerFailed explains what a source says of itself: its library may fail.
 func (r *run) peerFailed(s *submission, err error) bool {
-	var fault *lanes.Fault
-	switch {
-	case !s.failedOp(err).overRDMA():
-		return false
-	case errors.Is(err, orbitte.ErrPeer):
-		return r.wounded || errors.As(err, &fault) && fault.Status == netproto.StatusCacheMiss // asked anew as often as it may be
-	}
-	return errors.Is(err, orbitte.ErrProtocol) && errors.As(err, &fault) && fault.Stage == "RDMA receipt"
+	return s.failedOp(err).overRDMA() && errors.Is(err, orbitte.ErrPeer) && r.wounded
 }
