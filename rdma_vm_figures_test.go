@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -31,7 +32,8 @@ type figure struct {
 
 // TestFiguresBesidePerftest takes figures, interleaved with those of perftest in the same guest. They are told as
 // ratios and fail nothing: guests are emulated. ORBITTE_VM_ROUNDS is how many rounds it takes, 1 by default; what is
-// recorded in perf/results has at least 5.
+// recorded in perf/results has at least 5. ORBITTE_VM_FIGURE takes only those with this in their
+// name; ORBITTE_VM_ALONE moves so many MiB for each of them without perftest, for a profiler.
 func TestFiguresBesidePerftest(t *testing.T) {
 	rounds := 1
 	if text := os.Getenv("ORBITTE_VM_ROUNDS"); text != "" {
@@ -48,10 +50,22 @@ func TestFiguresBesidePerftest(t *testing.T) {
 			&figure{name: "rdma-read-64k, " + word, op: Read, size: 64 << 10, batches: 8, each: 8, tool: "ib_read_bw", progress: progress},
 			&figure{name: "rdma-read-1m, " + word, op: Read, size: 1 << 20, batches: 4, each: 2, tool: "ib_read_bw", progress: progress})
 	}
+	if only := os.Getenv("ORBITTE_VM_FIGURE"); only != "" {
+		figures = slices.DeleteFunc(figures, func(f *figure) bool { return !strings.Contains(f.name, only) })
+	}
 	var gates [2]*gatePair
 	for i := range gates {
 		c := RDMAConfig{Progress: RDMAProgress(i), DeviceMask: 1}
 		gates[i] = newGate(t, c, c, 8<<20, nil)
+	}
+	if text := os.Getenv("ORBITTE_VM_ALONE"); text != "" {
+		mebibytes, err := strconv.Atoi(text)
+		must(t, err)
+		for _, f := range figures {
+			gates[f.progress].measure(f, f.size*f.batches*f.each)
+			t.Logf("%s alone: %.1f MiB/s; %d transfers: %+v", f.name, gates[f.progress].measure(f, mebibytes<<20), f.transfers, f.native)
+		}
+		return
 	}
 	perftest(t) // warms up
 	for round := range rounds {
