@@ -133,6 +133,7 @@ var dependencies = []struct {
 	{"github.com/rs/zerolog", join(programs, places{"."}), "logs leave the lane through a ring; only the root writes them"},
 	{"github.com/panjf2000/gnet/v2/pkg/socket", join(kernels, checks), "socket options and addresses"},
 	{"github.com/panjf2000/gnet/v2", checks, "a baseline to measure against"},
+	{"google.golang.org/grpc", places{"perf/peers"}, "what a Go user would otherwise take; in a module of its own"},
 	{"github.com/HdrHistogram/hdrhistogram-go", checks, "latency distributions"},
 	{"github.com/prometheus/client_golang", programs, "metrics are a front end"},
 	{"github.com/vishvananda/netlink", join(checks, places{".", "verbs/libibverbs", "cmd/orbitte"}), "RDMA links"},

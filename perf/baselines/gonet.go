@@ -1,0 +1,123 @@
+package baselines
+
+import (
+	"io"
+	"net"
+	"time"
+)
+
+// ListenNet makes the server of plain Go: net.Listen, a goroutine for each connection, and says where it is.
+func ListenNet() (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") }
+
+// ServeNet serves until the listener is closed.
+func ServeNet(l net.Listener) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go serveNetConn(c)
+	}
+}
+
+func serveNetConn(conn net.Conn) {
+	defer conn.Close()
+	var block []byte
+	var head [CommandBytes]byte
+	for {
+		if _, err := io.ReadFull(conn, head[:]); err != nil {
+			return
+		}
+		c, err := Decode(head[:])
+		if err != nil {
+			return
+		}
+		if n := MemoryBytes(c.Size); uint64(len(block)) < n {
+			block = make([]byte, n)
+		}
+		if answerNet(conn, c, block) != nil {
+			return
+		}
+	}
+}
+
+func answerNet(conn net.Conn, c Command, block []byte) (err error) {
+	for i := range uint64(c.Count) {
+		switch c.What {
+		case Pull:
+			_, err = conn.Write(Part(block, i, c.Size))
+		case Push:
+			_, err = io.ReadFull(conn, Part(block, i, c.Size))
+		case PingPong:
+			if _, err = io.ReadFull(conn, block[:AskBytes]); err == nil {
+				_, err = conn.Write(block[:c.Size])
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if c.What == Push {
+		_, err = conn.Write([]byte{1})
+	}
+	return err
+}
+
+// NetConn is plain Go's client: one net.Conn.
+type NetConn struct{ conn net.Conn }
+
+// DialNet opens one.
+func DialNet(address string) (*NetConn, error) {
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	return &NetConn{conn}, nil
+}
+
+// Close ends it.
+func (n *NetConn) Close() { n.conn.Close() }
+
+// Bulk is Stream.Bulk.
+func (n *NetConn) Bulk(c Command, block []byte) (time.Duration, error) {
+	start := time.Now()
+	if _, err := n.conn.Write(c.Encode()); err != nil {
+		return 0, err
+	}
+	for i := range uint64(c.Count) {
+		var err error
+		if c.What == Push {
+			_, err = n.conn.Write(Part(block, i, c.Size))
+		} else {
+			_, err = io.ReadFull(n.conn, Part(block, i, c.Size))
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	if c.What == Push {
+		var done [1]byte
+		if _, err := io.ReadFull(n.conn, done[:]); err != nil {
+			return 0, err
+		}
+	}
+	return time.Since(start), nil
+}
+
+// PingPong is Stream.PingPong.
+func (n *NetConn) PingPong(c Command, block []byte, told func(time.Duration)) error {
+	if _, err := n.conn.Write(c.Encode()); err != nil {
+		return err
+	}
+	for range c.Count {
+		start := time.Now()
+		if _, err := n.conn.Write(block[:AskBytes]); err != nil {
+			return err
+		}
+		if _, err := io.ReadFull(n.conn, block[:c.Size]); err != nil {
+			return err
+		}
+		told(time.Since(start))
+	}
+	return nil
+}

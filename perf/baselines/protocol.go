@@ -1,0 +1,69 @@
+package baselines
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// What a command asks for. Every server here, gnet's too, speaks this: a command of 16 bytes, then its payload.
+const (
+	Pull     = 1 // the server sends Count blocks of Size
+	Push     = 2 // the client sends Count blocks of Size, the server answers one byte
+	PingPong = 3 // the client sends AskBytes, the server answers Size bytes; Count times
+)
+
+// AskBytes is the size of a ping: what a READ request of the engine takes on the wire.
+const AskBytes = 52
+
+// CommandBytes is the size of a command: 1 byte what, 1 byte spin, 2 unused, 4 count, 8 size.
+const CommandBytes = 16
+
+// BlockBytesMax is the largest block of a command.
+const BlockBytesMax = 64 << 20
+
+// Command is one order to a server.
+type Command struct {
+	What  byte
+	Spin  bool // the server looks instead of blocking
+	Count uint32
+	Size  uint64
+}
+
+// Encode is the command's bytes.
+func (c Command) Encode() []byte {
+	b := make([]byte, CommandBytes)
+	b[0] = c.What
+	if c.Spin {
+		b[1] = 1
+	}
+	binary.BigEndian.PutUint32(b[4:], c.Count)
+	binary.BigEndian.PutUint64(b[8:], c.Size)
+	return b
+}
+
+// Decode reads a command. Errors: an unknown order, a size past BlockBytesMax.
+func Decode(b []byte) (Command, error) {
+	c := Command{b[0], b[1] == 1, binary.BigEndian.Uint32(b[4:]), binary.BigEndian.Uint64(b[8:])}
+	if c.What < Pull || c.What > PingPong || c.Size > BlockBytesMax {
+		return c, fmt.Errorf("command %d of %d bytes is none of this harness", c.What, c.Size)
+	}
+	return c, nil
+}
+
+// WorkingBytes is how much memory bulk work goes round in, the engine and its baselines alike: more than a core's own
+// cache, less than what cores share.
+const WorkingBytes = 4 << 20
+
+// Offset is where block i of a size begins.
+func Offset(i, size uint64) uint64 {
+	if size == 0 {
+		return 0
+	}
+	return i * size % (max(WorkingBytes, size) / size * size)
+}
+
+// Part is block i of a size.
+func Part(block []byte, i, size uint64) []byte { return block[Offset(i, size):][:size] }
+
+// MemoryBytes is how much memory blocks of a size go round in.
+func MemoryBytes(size uint64) uint64 { return max(WorkingBytes, size) }

@@ -1,0 +1,95 @@
+package baselines
+
+import (
+	"fmt"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// ListenRaw makes the raw server's socket on loopback and says where it is.
+func ListenRaw() (fd int, address string, err error) {
+	if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
+		return
+	}
+	if err = unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		return
+	}
+	if err = unix.Listen(fd, 64); err != nil {
+		return
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		return
+	}
+	return fd, fmt.Sprintf("127.0.0.1:%d", name.(*unix.SockaddrInet4).Port), nil
+}
+
+// ServeRaw serves each connection on a thread of its own, until the listener is gone.
+func ServeRaw(listener int) {
+	for {
+		fd, _, err := unix.Accept4(listener, unix.SOCK_CLOEXEC)
+		if err == unix.EINTR || err == unix.ECONNABORTED {
+			continue
+		}
+		if err != nil {
+			return
+		}
+		go serveRawStream(fd)
+	}
+}
+
+func serveRawStream(fd int) {
+	runtime.LockOSThread() // never unlocked: the thread ends with its stream
+	s, err := newStream(fd)
+	if err != nil {
+		unix.Close(fd)
+		return
+	}
+	defer s.Close()
+	var block []byte
+	for {
+		s.spin = false
+		var head [CommandBytes]byte
+		if s.read(head[:]) != nil {
+			return
+		}
+		c, err := Decode(head[:])
+		if err != nil {
+			return
+		}
+		if n := MemoryBytes(c.Size); uint64(len(block)) < n {
+			block = make([]byte, n)
+			for i := 0; i < len(block); i += 4096 { // its pages, before they are measured
+				block[i] = 1
+			}
+		}
+		if s.answer(c, block) != nil {
+			return
+		}
+	}
+}
+
+func (s *Stream) answer(c Command, block []byte) error {
+	s.spin = c.Spin
+	for i := range uint64(c.Count) {
+		var err error
+		switch c.What {
+		case Pull:
+			err = s.write(Part(block, i, c.Size))
+		case Push:
+			err = s.read(Part(block, i, c.Size))
+		case PingPong:
+			if err = s.read(block[:AskBytes]); err == nil {
+				err = s.write(block[:c.Size])
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if c.What == Push {
+		return s.write([]byte{1})
+	}
+	return nil
+}
