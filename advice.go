@@ -128,14 +128,18 @@ var limitFields = map[string]string{
 	"source queue": "SourceQueue", "peer streams": "PeerSegments", "accepted streams": "PeerSegments",
 	"pending notifications": "Notifications", "pending notification bytes": "NotificationQueue",
 	"one notification": "NotificationBytes", "name look-ups in flight": "Lookups",
+	"HP-TCP peer streams": "Streams", "HP-TCP accepted streams": "Streams",
 	"RDMA queue pairs": "Endpoints", "RDMA grants": "Grants", "RDMA direct bytes": "DirectBytes", "RDMA staging bytes": "StagingBytes",
 	"RDMA memory regions": "CachedRegions", "RDMA memory region bytes": "CachedBytes",
 }
 
 // limitPath is where a budget's field is, from Config on.
 func limitPath(budget, field string) string {
-	if strings.HasPrefix(budget, "RDMA ") {
+	switch {
+	case strings.HasPrefix(budget, "RDMA "):
 		return "RDMA.Limits." + field
+	case strings.HasPrefix(budget, "HP-TCP "):
+		return "HPTCP.Limits." + field
 	}
 	return "Limits." + field
 }

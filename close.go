@@ -114,7 +114,7 @@ func (e *Engine) endStreams() <-chan struct{} {
 	}
 	done := make(chan struct{})
 	e.closing.streams = done
-	ends := newCountdown(3*len(e.runners)+1, func() { close(done) })
+	ends := newCountdown(4*len(e.runners)+1, func() { close(done) })
 	channels := map[*runner][]*peer{}
 	for _, p := range slices.SortedFunc(maps.Values(e.peers), comparePeers) {
 		channels[p.runner] = append(channels[p.runner], p)
@@ -122,25 +122,48 @@ func (e *Engine) endStreams() <-chan struct{} {
 	for i, r := range e.runners {
 		c := &call{done: make(chan struct{}), do: func() {
 			if i == 0 {
-				e.listener.Close(ends.one)
+				e.closeListeners(ends.one)
 			}
-			r.server.Close(ends.one)
-			left := newCountdown(len(channels[r]), ends.one)
-			for _, p := range channels[r] {
-				p.channel.Close(left.one)
-			}
-			r.pool.Close(ends.one) // channels given back before may still be on their way
+			r.endStreams(channels[r], ends.one)
 		}}
 		if r.lane.Post(&c.letter, c) != nil { // the lane has ended, and with it what rode on it
-			ends.one()
-			ends.one()
-			ends.one()
+			for range 4 {
+				ends.one()
+			}
 			if i == 0 {
 				ends.one()
 			}
 		}
 	}
 	return done
+}
+
+// closeListeners closes control and data listener; on the first lane.
+func (e *Engine) closeListeners(closed func()) {
+	left := newCountdown(2, closed)
+	e.listener.Close(left.one)
+	if e.hptcp == nil {
+		left.one()
+		return
+	}
+	e.hptcp.listener.Close(left.one)
+}
+
+// endStreams closes the lane's sessions, channels and data streams: four ends.
+func (r *runner) endStreams(peers []*peer, one func()) {
+	r.server.Close(one)
+	left := newCountdown(len(peers), one)
+	for _, p := range peers {
+		p.endStreams(left.one)
+	}
+	r.pool.Close(one) // channels given back before may still be on their way
+	if r.fast == nil {
+		one()
+		return
+	}
+	both := newCountdown(2, one)
+	r.fastServer.Close(both.one)
+	r.fast.Close(both.one)
 }
 
 // comparePeers gives peers an order that no map has, so that a lane's steps can be repeated (SPEC L-3).

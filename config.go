@@ -113,6 +113,10 @@ type Config struct {
 	Verbs verbs.Calls
 	RDMA  *RDMAConfig
 
+	// HPTCP makes the engine serve and use HP-TCP, the fast data plane over TCP. Nil: it neither listens for it nor
+	// tells peers of it, and refuses requests that name TransportHPTCP with ErrUnavailable (SPEC G-4, W-9).
+	HPTCP *HPTCPConfig
+
 	// RequestTimeout applies to a submission whose context has no deadline; 0: 30 s.
 	RequestTimeout time.Duration
 	// SourceTimeout bounds each served frame, from its acceptance; 0: 5 s, at most 300 s.
@@ -189,6 +193,9 @@ func (c *Config) complete() error {
 		return err
 	}
 	if err := c.completeRDMA(); err != nil {
+		return err
+	}
+	if err := c.completeHPTCP(); err != nil {
 		return err
 	}
 	if c.Lanes > c.Limits.PeerSegments {

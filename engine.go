@@ -10,6 +10,7 @@ import (
 	"github.com/orbitte/orbitte/budgets"
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/lanes/control"
+	"github.com/orbitte/orbitte/lanes/hptcp"
 	"github.com/orbitte/orbitte/lanes/rdma"
 	"github.com/orbitte/orbitte/netproto"
 	"github.com/orbitte/orbitte/reactor"
@@ -40,8 +41,9 @@ type Engine struct {
 	kernel   string // why the kernel is what it is
 
 	runners  []*runner
-	cold     *runner   // nil in manual mode, where look-ups are their caller's
-	rdma     *rdmaPart // nil without RDMA
+	cold     *runner    // nil in manual mode, where look-ups are their caller's
+	rdma     *rdmaPart  // nil without RDMA
+	hptcp    *hptcpPart // nil without HP-TCP
 	listener *control.Listener
 
 	admission control.Admission
@@ -75,13 +77,15 @@ type engineCounts struct {
 
 // runner is one loop with what rides on it.
 type runner struct {
-	lane    *lanes.Lane
-	pool    *control.Pool
-	server  *control.Server
-	rails   *rdma.Rails   // nil without RDMA
-	stopped chan struct{} // closed when the loop has ended
-	err     error         // of Run or Close; read after stopped
-	peers   int           // guarded by Engine.mu
+	lane       *lanes.Lane
+	pool       *control.Pool
+	server     *control.Server
+	rails      *rdma.Rails // nil without RDMA
+	fast       *hptcp.Pool // nil without HP-TCP, as fastServer is
+	fastServer *hptcp.Service
+	stopped    chan struct{} // closed when the loop has ended
+	err        error         // of Run or Close; read after stopped
+	peers      int           // guarded by Engine.mu
 }
 
 type engineBudgets struct {
@@ -93,7 +97,8 @@ type engineBudgets struct {
 	lookups                          *budgets.Budget
 	streams, sessions                []*budgets.Budget // per lane
 	rdma                             rdma.Budgets      // nil budgets without RDMA
-	ledger                           budgets.Ledger    // all of them, in the order of Stats
+	hptcp                            hptcpBudgets
+	ledger                           budgets.Ledger // all of them, in the order of Stats
 }
 
 func newBudgets(c *Config, lanes int) engineBudgets {
@@ -114,15 +119,15 @@ func newBudgets(c *Config, lanes int) engineBudgets {
 	b.notificationBytes = add("pending notification bytes", "bytes", int64(l.NotificationQueue))
 	b.lookups = add("name look-ups in flight", "look-ups", int64(l.Lookups))
 	for i := range lanes { // the lanes' shares add up to the limit exactly
-		share := int64(l.PeerSegments / lanes)
-		if i < l.PeerSegments%lanes {
-			share++
-		}
+		share := shareOf(l.PeerSegments, lanes, i)
 		b.streams = append(b.streams, add(fmt.Sprintf("peer streams, lane %d", i), "streams", share))
 		b.sessions = append(b.sessions, add(fmt.Sprintf("accepted streams, lane %d", i), "streams", share))
 	}
 	if c.RDMA != nil {
 		b.rdma = newRDMABudgets(add, &c.RDMA.Limits)
+	}
+	if c.HPTCP != nil {
+		b.hptcp = newHPTCPBudgets(add, c.HPTCP.Limits.Streams, lanes)
 	}
 	return b
 }

@@ -32,9 +32,11 @@ type group struct {
 	copy      local.Transfer
 	rdma      *rdma.Transfer // nil before the first request over RDMA
 	ways      []rdma.Path    // of the last request over RDMA
+	fast      *carrier       // nil before the first request over HP-TCP
 	start     reactor.Letter
 	cancelled atomic.Bool
 	where     atomic.Pointer[runner] // whose lane owns the group; only that lane changes it; nil before the start
+	visited   *runner                // whose guest the caller of a synchronous submission is or was
 	ended     func()                 // called last, on the lane
 	told      func()                 // what ended is for a synchronous submission
 	done      chan struct{}          // told once, when a synchronous submission has ended
@@ -68,6 +70,9 @@ func (g *group) admit(requests []Request) error {
 		}}
 	}
 	total, err := g.resolve(requests)
+	if err == nil && g.fast != nil {
+		err = g.fast.plan(requests)
+	}
 	if err == nil {
 		g.bytes, err = e.budgets.submittedBytes.Take(int64(total))
 	}
@@ -100,7 +105,10 @@ func (g *group) resolve(requests []Request) (total uint64, err error) {
 		if r.transport == TransportRDMA && g.rdma == nil {
 			g.rdma = &rdma.Transfer{Done: func(x *rdma.Transfer) { g.rdmaEnded(x) }}
 		}
-		total += r.size // one payload is at most 64 MiB, so this cannot overflow
+		if r.transport == TransportHPTCP && g.fast == nil {
+			g.fast = newCarrier(g)
+		}
+		total = min(total+r.size, requestBytesMax) // each is at most that, so this cannot overflow
 	}
 	return total, nil
 }
@@ -157,6 +165,10 @@ func (g *group) Receive(*reactor.Letter, reactor.Instant) {
 		return
 	}
 	t.state.Store(uint32(TaskRunning))
+	if t.transport == TransportHPTCP {
+		g.fast.start(t)
+		return
+	}
 	if t.segment.peer == nil {
 		c := &g.copy
 		c.Direction, c.Local, c.LocalOffset = t.direction, t.local, t.localOffset
@@ -200,7 +212,13 @@ func (g *group) taskEnded(o lanes.Outcome) {
 		return
 	}
 	t.state.Store(uint32(TaskSucceeded))
-	if g.next++; g.next == len(g.tasks) {
+	g.next++
+	g.proceed()
+}
+
+// proceed goes on behind a task that has succeeded.
+func (g *group) proceed() {
+	if g.next == len(g.tasks) {
 		g.finish()
 		return
 	}
@@ -231,6 +249,9 @@ func (g *group) forward() {
 
 func (g *group) skipRest() {
 	for i := g.next + 1; i < len(g.tasks); i++ {
+		if TaskState(g.tasks[i].state.Load()).Terminal() { // it ran beside the failed one
+			continue
+		}
 		if g.tasks[i].outcome.Drained {
 			g.tasks[i].release()
 		}
@@ -283,6 +304,9 @@ func (c *groupCancel) Receive(*reactor.Letter, reactor.Instant) {
 		if c.group.rdma != nil {
 			c.group.rdma.Cancel()
 		}
+		if c.group.fast != nil {
+			c.group.fast.cancel()
+		}
 	}
 }
 
@@ -308,6 +332,9 @@ func (g *group) report() (Report, error) {
 			continue
 		}
 		report.Failed, report.Local, report.Remote = i, t.outcome.Local, t.outcome.Remote
+		for k := i + 1; k < len(g.tasks) && TaskState(g.tasks[k].state.Load()) == TaskFailed; k++ {
+			report.Begun++
+		}
 		return report, t.failure(i)
 	}
 	return report, nil
@@ -331,6 +358,8 @@ func (g *group) path(t *task) string {
 		return "local copy"
 	case t.transport == TransportRDMA:
 		return g.engine.rdma.way(t.segment, g.ways)
+	case t.transport == TransportHPTCP:
+		return g.engine.hptcpWay()
 	case g.engine.policy.Direct:
 		return "tcp direct"
 	}

@@ -235,9 +235,9 @@ func pattern(m *Memory, seed int) {
 }
 
 // registered is the whole memory, until the test ends or the test unregisters it.
-func registered(t testing.TB, e *Engine, m *Memory, p Permission) *Registration {
+func registered(t testing.TB, e *Engine, m *Memory, p Permission, options ...RegisterOption) *Registration {
 	t.Helper()
-	r, err := e.Register(m, 0, uint64(m.Len()), p)
+	r, err := e.Register(m, 0, uint64(m.Len()), p, options...)
 	must(t, err)
 	t.Cleanup(func() {
 		if r.used {

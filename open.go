@@ -35,7 +35,7 @@ func open(config Config) (*Engine, error) {
 	if err := config.complete(); err != nil {
 		return nil, err
 	}
-	bind, err := bindAddress(config.Bind)
+	bind, err := bindAddress("Config.Bind", config.Bind)
 	if err != nil {
 		return nil, err
 	}
@@ -83,13 +83,13 @@ func (e *Engine) newPolicy() lanes.Policy {
 }
 
 // bindAddress resolves the bind address; only here, before there is a lane, may a look-up block.
-func bindAddress(bind string) (netip.AddrPort, error) {
+func bindAddress(field, bind string) (netip.AddrPort, error) {
 	if address, err := netip.ParseAddrPort(bind); err == nil {
 		return netip.AddrPortFrom(address.Addr().Unmap(), address.Port()), nil
 	}
 	resolved, err := net.ResolveTCPAddr("tcp", bind)
 	if err != nil {
-		return netip.AddrPort{}, invalid("Config.Bind is %q: %v", bind, err)
+		return netip.AddrPort{}, invalid("%s is %q: %v", field, bind, err)
 	}
 	address := resolved.AddrPort()
 	if !address.Addr().IsValid() { // ":7000"
@@ -117,6 +117,9 @@ func placeLanes(c *Config) ([]lanes.Place, error) {
 		n = 1
 	}
 	n = min(n, c.Limits.PeerSegments) // each lane has at least one stream
+	if c.HPTCP != nil {
+		n = min(n, c.HPTCP.Limits.Streams)
+	}
 	pinned := c.Progress == Busy || len(c.CPUs) > 0
 	return lanes.Plan(n, allowed, numaNodes("/sys/devices/system/node"), pinned), nil
 }
@@ -131,7 +134,7 @@ func (e *Engine) build(places []lanes.Place) error {
 		e.kernel = why
 		lane := &lanes.Lane{
 			Loop: reactor.NewLoop(kernel, reactor.Options{
-				Name: fmt.Sprintf("lane %d", i), Mode: e.mode(), Spin: e.config.Spin, CPUs: place.CPUs,
+				Name: fmt.Sprintf("lane %d", i), Mode: e.mode(), Spin: e.config.Spin, CPUs: place.CPUs, Guests: true,
 			}),
 			Index: i, Policy: &e.policy, Tracker: e.tracker,
 			Streams: e.budgets.streams[i], Sessions: e.budgets.sessions[i],
@@ -147,6 +150,7 @@ func (e *Engine) build(places []lanes.Place) error {
 		r.server.Handle(netproto.OperationDescribe, control.NewDescribeService(e.describe))
 		e.runners = append(e.runners, r)
 	}
+	e.buildHPTCP()
 	if err := e.buildRDMA(); err != nil || e.config.Progress == Manual {
 		return err
 	}
@@ -197,25 +201,44 @@ func (e *Engine) openKernel(lane int) (reactor.Kernel, string, error) {
 }
 
 func (e *Engine) listen(bind netip.AddrPort) error {
+	listener, bound, err := listenOn(e, bind, func(r *runner) *control.Server { return r.server })
+	if err != nil {
+		return err
+	}
+	e.listener = listener
+	e.endpoint, err = advertised(e.config.Advertise, bound, hostAddresses())
+	if err == nil {
+		err = e.listenHPTCP(bound)
+	}
+	if err != nil {
+		e.listener.Close(func() {}) // it never started; its error would hide the configuration's
+	}
+	return err
+}
+
+// listenOn opens a listener that deals what it accepts out to one server of each lane. The first lane accepts.
+func listenOn[A control.Adopter](e *Engine, bind netip.AddrPort, server func(*runner) A) (*control.Listener, netip.AddrPort, error) {
 	first := e.runners[0].lane
 	options := e.policy.Socket
 	options.ReuseAddress = true // a restarted source takes its old port back at once
 	options.Backlog = listenBacklog
 	descriptor, bound, err := first.Kernel().Listen(bind, options)
 	if err != nil {
-		return &Error{Index: -1, Class: ErrSystem, Cause: fmt.Errorf("listen on %v: %w", bind, err)}
+		return nil, bound, &Error{Index: -1, Class: ErrSystem, Cause: fmt.Errorf("listen on %v: %w", bind, err)}
 	}
-	servers := make([]*control.Server, len(e.runners))
+	servers := make([]A, len(e.runners))
 	for i, r := range e.runners {
-		servers[i] = r.server
+		servers[i] = server(r)
 	}
-	e.listener = control.NewListener(first, descriptor, servers)
-	e.endpoint, err = advertised(e.config.Advertise, bound, hostAddresses())
-	if err != nil {
-		first.Kernel().Close(descriptor) // the listener never started; its error would hide the configuration's
-		return err
+	return control.NewListener(first, descriptor, servers), bound, nil
+}
+
+// eachListener calls do with the engine's listeners, on the first lane or when it does not run.
+func (e *Engine) eachListener(do func(*control.Listener)) {
+	do(e.listener)
+	if e.hptcp != nil {
+		do(e.hptcp.listener)
 	}
-	return nil
 }
 
 // abandon undoes a build whose loops never ran, and says why it came to that.
@@ -248,7 +271,7 @@ func (e *Engine) start() error {
 		err = e.startRails()
 	}
 	if err == nil {
-		err = e.runners[0].call(context.Background(), e, e.listener.Start)
+		err = e.runners[0].call(context.Background(), e, func() { e.eachListener((*control.Listener).Start) })
 	}
 	if err != nil {
 		return err
@@ -292,7 +315,8 @@ func (e *Engine) runLoops() error {
 // unwind ends an engine whose start failed, and says why it did. The listener is closed where its lane can still do it.
 func (e *Engine) unwind(why error) error {
 	first := e.runners[0]
-	closing := &call{done: make(chan struct{}), do: func() { e.listener.Close(func() {}) }}
+	shut := func(l *control.Listener) { l.Close(func() {}) }
+	closing := &call{done: make(chan struct{}), do: func() { e.eachListener(shut) }}
 	sealed := first.lane.Post(&closing.letter, closing) != nil
 	for _, r := range e.loops() {
 		r.lane.Loop.Stop()
@@ -302,7 +326,7 @@ func (e *Engine) unwind(why error) error {
 		<-r.stopped
 	}
 	if sealed {
-		e.listener.Close(func() {}) // its lane has ended: nobody else uses the kernel
+		e.eachListener(shut) // their lane has ended: nobody else uses the kernel
 	}
 	return leaving(why, e.rdma.abandon())
 }

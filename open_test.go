@@ -460,7 +460,7 @@ func TestUnmappedAddressesAreBoundAndAdvertised(t *testing.T) {
 	for bind, want := range map[string]string{
 		"[::ffff:127.0.0.1]:5": "127.0.0.1:5", ":5": "0.0.0.0:5", "localhost:5": "127.0.0.1:5", "[::1]:5": "[::1]:5",
 	} {
-		got, err := bindAddress(bind)
+		got, err := bindAddress("Config.Bind", bind)
 		if err != nil || got.String() != want && bind != "localhost:5" {
 			t.Errorf("%q: %v, %v; want %s", bind, got, err, want)
 		}

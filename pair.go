@@ -78,10 +78,12 @@ func entangled(a, b *task) bool {
 }
 
 func (t *task) localRange() segments.Range {
-	return segments.Range{Start: t.local.Address() + t.localOffset, Length: t.size}
+	return segments.Range{Start: t.local.Address() + t.localOffset, Length: t.localSize}
 }
 
-func (t *task) remoteRange() segments.Range { return segments.Range{Start: t.remote, Length: t.size} }
+func (t *task) remoteRange() segments.Range {
+	return segments.Range{Start: t.remote, Length: t.remoteSize}
+}
 
 // ended takes the end of a transfer.
 func (p *transferPair) ended(i int, o lanes.Outcome) {

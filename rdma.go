@@ -162,7 +162,7 @@ func (e *Engine) paths() *netproto.RDMAPaths {
 
 // descriptor is what peers see now.
 func (e *Engine) descriptor() netproto.Descriptor {
-	return netproto.Descriptor{Capabilities: e.capabilities(), Regions: e.tracker.Mirror().Regions(), RDMA: e.paths()}
+	return netproto.Descriptor{Capabilities: e.capabilities(), Regions: e.tracker.Mirror().Regions(), RDMA: e.paths(), HPTCP: e.hptcp.trailer()}
 }
 
 // retained says why an engine that is closed still holds something of a device.

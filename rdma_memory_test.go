@@ -72,7 +72,7 @@ func TestABatchIsRegisteredWithAllDevicesOrNotAtAll(t *testing.T) {
 	m := allocated(t, 3*4096)
 	first := registered(t, e, m, LocalOnly)
 	s.fabric.Plan(simverbs.Fault{Kind: simverbs.FailCall, Call: simverbs.CallRegister, Index: 6, Errno: syscall.ENOMEM})
-	batch := []Range{{m, 0, 4096, ReadWrite}, {m, 4096, 4096, ReadWrite}, {m, 8192, 4096, ReadWrite}}
+	batch := []Range{{Memory: m, Offset: 0, Length: 4096, Permission: ReadWrite}, {Memory: m, Offset: 4096, Length: 4096, Permission: ReadWrite}, {Memory: m, Offset: 8192, Length: 4096, Permission: ReadWrite}}
 	_, err := e.RegisterBatch(batch)
 	if own := wants(t, err, ErrSystem); own.Index != 1 || !errors.Is(err, syscall.ENOMEM) {
 		t.Errorf("the error is %v, want range 1 with the device's errno", err)

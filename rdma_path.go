@@ -34,7 +34,7 @@ func (e *Engine) preflightRDMA(s *Segment) error {
 	return nil
 }
 
-// Path says which way the payload of a request would take now: "tcp", "tcp direct", "local copy", or for RDMA how both
+// Path says which way the payload of a request would take now: "tcp", "tcp direct", "local copy", "hptcp", "hptcp, crc32c", or for RDMA how both
 // sides' memory is used and which pairs of devices share the slices, such as "rdma, direct: mlx5_0 to mlx5_0, mlx5_1 to
 // mlx5_1". READ and WRITE are told apart, so that neither takes a slower way unseen (field case F-68); Report.Path says it
 // after the transfer. It asks nobody: what the peer published is as old as the segment's last Refresh. The error is what
@@ -66,6 +66,8 @@ func (s *Segment) path(op Operation, transport Transport) (string, error) {
 			return "", &Error{Index: -1, Class: ErrUnavailable, Cause: err}
 		}
 		return s.engine.rdma.way(s, ways), nil
+	case transport == TransportHPTCP:
+		return s.engine.hptcpWay(), nil
 	case s.engine.policy.Direct:
 		return "tcp direct", nil
 	}

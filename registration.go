@@ -23,6 +23,8 @@ type Range struct {
 	Memory         *Memory
 	Offset, Length uint64
 	Permission     Permission
+	// HPTCP lets peers reach the range over HP-TCP as well (SPEC W-8). It needs Config.HPTCP.
+	HPTCP bool
 }
 
 // Registration is one registered range: the handle that Unregister takes. Registering the same range
@@ -55,9 +57,14 @@ type ending struct {
 }
 
 // Register makes a range of a memory object usable by requests and, if permitted, by peers. Errors:
-// ErrInvalid (empty, outside, overlapping another memory object), ErrExhausted, ErrClosed.
-func (e *Engine) Register(m *Memory, offset, length uint64, p Permission) (*Registration, error) {
-	handles, err := e.register("Register", []Range{{m, offset, length, p}})
+// ErrInvalid (empty, outside, overlapping another memory object), ErrExhausted, ErrClosed; ErrUnavailable for OverHPTCP
+// without Config.HPTCP. Of an exact repetition the first permission and options stay (SPEC M-5).
+func (e *Engine) Register(m *Memory, offset, length uint64, p Permission, options ...RegisterOption) (*Registration, error) {
+	r := Range{Memory: m, Offset: offset, Length: length, Permission: p}
+	for _, option := range options {
+		option(&r)
+	}
+	handles, err := e.register("Register", []Range{r})
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +84,10 @@ func (e *Engine) register(op string, ranges []Range) ([]*Registration, error) {
 			return nil, &Error{Op: op, Index: i, Class: ErrInvalid, Cause: errMemoryClosed}
 		}
 		defer r.Memory.backing.Drop()
-		specs[i] = segments.Spec{Backing: r.Memory.backing, Offset: r.Offset, Length: r.Length, Permission: r.Permission}
+		if r.HPTCP && e.hptcp == nil {
+			return nil, &Error{Op: op, Index: i, Class: ErrUnavailable, Cause: errNoHPTCP}
+		}
+		specs[i] = segments.Spec{Backing: r.Memory.backing, Offset: r.Offset, Length: r.Length, Permission: r.Permission, Profile: r.profile()}
 	}
 	inner, undone, err := e.publish(specs)
 	if err != nil {

@@ -111,7 +111,10 @@ func TestSubrangesMayOverlapWithinOneMemoryObjectOnly(t *testing.T) {
 	if own := wants(t, err, ErrInvalid); !errors.Is(own, segments.ErrForeignAlias) {
 		t.Fatalf("not said why: %v", err)
 	}
-	for _, r := range []Range{{whole, 0, 64<<10 + 1, ReadWrite}, {whole, 64 << 10, 1, ReadWrite}, {whole, ^uint64(0), 2, ReadWrite}, {whole, 0, 1, 77}, {nil, 0, 1, ReadWrite}} {
+	for _, r := range []Range{
+		{Memory: whole, Length: 64<<10 + 1, Permission: ReadWrite}, {Memory: whole, Offset: 64 << 10, Length: 1, Permission: ReadWrite},
+		{Memory: whole, Offset: ^uint64(0), Length: 2, Permission: ReadWrite}, {Memory: whole, Length: 1, Permission: 77}, {Length: 1, Permission: ReadWrite},
+	} {
 		_, err = e.Register(r.Memory, r.Offset, r.Length, r.Permission)
 		wants(t, err, ErrInvalid)
 	}
@@ -131,7 +134,7 @@ func TestBatchThatFailsAtAnyElementChangesNothing(t *testing.T) {
 	for bad := range n {
 		ranges := make([]Range, n)
 		for i := range ranges {
-			ranges[i] = Range{s.remote, uint64(i) * 4096, 4096, ReadWrite}
+			ranges[i] = Range{Memory: s.remote, Offset: uint64(i) * 4096, Length: 4096, Permission: ReadWrite}
 		}
 		ranges[bad].Length = 0
 		before, regions := used(s.source), s.source.tracker.Mirror().Regions()
@@ -143,7 +146,7 @@ func TestBatchThatFailsAtAnyElementChangesNothing(t *testing.T) {
 			t.Fatalf("failing at %d left %v, before %v", bad, after, before)
 		}
 	}
-	handles, err := s.source.RegisterBatch([]Range{{s.remote, 0, 100, RemoteRead}, {s.remote, 100, 100, RemoteWrite}, {s.remote, 0, 100, ReadWrite}})
+	handles, err := s.source.RegisterBatch([]Range{{Memory: s.remote, Offset: 0, Length: 100, Permission: RemoteRead}, {Memory: s.remote, Offset: 100, Length: 100, Permission: RemoteWrite}, {Memory: s.remote, Offset: 0, Length: 100, Permission: ReadWrite}})
 	must(t, err)
 	if handles[0] != handles[2] || handles[0].ID() != lastID+1 || handles[1].ID() != lastID+2 || handles[0].Permission() != RemoteRead {
 		t.Fatalf("duplicates of one batch are one: %v", handles)
@@ -237,7 +240,7 @@ func TestRegistrationLimitsNameBudgetLimitAndUse(t *testing.T) {
 	e := newEngine(t, Config{Kernel: Epoll, Lanes: 1, Limits: Limits{Registrations: 2, RegisteredBytes: 8192}})
 	m := allocated(t, 64<<10)
 	registered(t, e, allocated(t, 4096), ReadWrite)
-	_, err := e.RegisterBatch([]Range{{m, 0, 1, LocalOnly}, {m, 1, 1, LocalOnly}})
+	_, err := e.RegisterBatch([]Range{{Memory: m, Offset: 0, Length: 1, Permission: LocalOnly}, {Memory: m, Offset: 1, Length: 1, Permission: LocalOnly}})
 	exhausted(t, err, "retained registrations", 2, 2)
 	_, err = e.Register(m, 0, 8192, LocalOnly)
 	exhausted(t, err, "registered bytes", 8192, 4096)

@@ -29,7 +29,10 @@ const (
 	// is the engine's own. Refused with ErrUnavailable, which names what is missing, by an engine without RDMA, for a
 	// peer that publishes none, and while no device of both sides reaches the other.
 	TransportRDMA
-	// TransportHPTCP is refused with ErrUnavailable.
+	// TransportHPTCP: host memory over data streams beside the control stream (Config.HPTCP on both sides), straight from
+	// and into the registered ranges: fastest for large transfers and for many pages; a copy in this process when the
+	// segment is the engine's own. Refused with ErrUnavailable, which names what is missing, by an engine without HP-TCP,
+	// for a peer that serves none, and for a region that its owner did not register for it.
 	TransportHPTCP
 )
 
@@ -51,7 +54,7 @@ type Effect = lanes.Effect
 const (
 	EffectNone     = lanes.EffectNone     // not one byte was changed
 	EffectComplete = lanes.EffectComplete // every byte is in place
-	EffectPartial  = lanes.EffectPartial  // some bytes may have been changed (Direct placement, RDMA with HostDirect)
+	EffectPartial  = lanes.EffectPartial  // some bytes may have been changed (Direct placement, RDMA with HostDirect, HP-TCP)
 	EffectUnknown  = lanes.EffectUnknown  // changed or not, and this side cannot tell
 )
 
@@ -62,22 +65,39 @@ type Request struct {
 	Transport     Transport
 	Segment       *Segment
 	Local, Remote uint64 // addresses
-	Length        uint64 // bytes, at most Segment.TransferBytesMax; zero is checked like any other and moves nothing
+	// Length in bytes. At most Segment.TransferBytesMax, but over HP-TCP, where each chunk is a payload of its own and the
+	// whole may be as long as Limits.SubmittedBytes lets it. Zero is checked like any other and moves nothing.
+	Length uint64
+
+	// The rest is for TransportHPTCP. At most one of Pages, Strides and Spans makes the request one of many ranges, all in
+	// one registration on each side, up to 1,048,576 in one submission; Local and Remote are what they count from, and
+	// Length stays zero, since it follows. Such a request costs bytes and nanoseconds for each page, no round trip (SPEC H-8).
+	Pages   *Pages
+	Strides *Strides
+	Spans   []Span
+	// Atomic keeps the range that the request changes as it was unless all bytes are there, at the price of one copy
+	// (SPEC H-5). The request is then one payload, and an Atomic WRITE has 1,000 ranges at most.
+	Atomic bool
 }
 
 // Report says what a submission did. A batch is no transaction: the first Completed requests succeeded,
-// the next one failed (Failed), the others were not started.
+// the next one failed (Failed), the others were not started, but see Begun.
 type Report struct {
 	Completed int
 	Bytes     uint64 // of the completed requests
 	Failed    int    // index of the request that failed, or that the checks refused (the error's Index); -1 if none
-	// Local and Remote say what the failed request did to the range that it writes.
+	// Begun counts the requests behind the failed one that may have been started all the same. HP-TCP carries neighbours
+	// that change different bytes through the same segment and registrations as one transfer, whose pieces come in any
+	// order: after a failure each of those requests is done, in part or wholly, or not (Batch.Task says which ones are
+	// meant). Zero over any other transport.
+	Begun int
+	// Local and Remote say what the failed request, and those that Begun counts, did to the ranges that they write.
 	Local, Remote Effect
 	// LocallyDrained is true exactly when nothing can touch the caller's memory any more on behalf of the
 	// submission (SPEC G-8, G-9).
 	LocallyDrained bool
-	// Path is what carried the payload of the last request that ran: "tcp", "tcp direct", "local copy", or for RDMA how
-	// both sides' memory was used and by which devices, as Segment.Path says before; empty when nothing ran.
+	// Path is what carried the payload of the last request that ran: "tcp", "tcp direct", "local copy", "hptcp",
+	// "hptcp, crc32c", or for RDMA how both sides' memory was used and by which devices, as Segment.Path says before; empty when nothing ran.
 	Path string
 	// Notification is the fate of SubmitAndNotify's notification, apart from the data's (SPEC N-3).
 	Notification NotificationReport
@@ -97,7 +117,7 @@ const (
 	TaskQueued TaskState = iota + 1 // zero is no state: there is no such task
 	TaskRunning
 	TaskSucceeded // terminal
-	TaskFailed    // terminal
+	TaskFailed    // terminal; also of a request that HP-TCP carried beside the one that failed first (Report.Begun)
 	TaskSkipped   // terminal: an earlier one failed, or the batch was cancelled; this one changed nothing
 )
 
@@ -112,39 +132,32 @@ func (s TaskState) String() string {
 // Terminal is true exactly when the state does not change any more.
 func (s TaskState) Terminal() bool { return s >= TaskSucceeded }
 
-// resolved is a request with everything that it needs borrowed.
+// resolved is a request with everything that it needs borrowed. Of many ranges, offsets, address and sizes are those of
+// what they reach.
 type resolved struct {
 	direction    lanes.Direction
 	transport    Transport
+	atomic       bool
+	scattered    bool // true exactly when the ranges are the group's
 	segment      *Segment
 	local        *segments.Registration // borrowed until the task has ended
 	localOffset  uint64
+	localSize    uint64
 	region       uint64
-	offset, size uint64
+	offset, size uint64 // size: bytes that move
 	remote       uint64 // address at the source, as the request has it
+	remoteSize   uint64
 }
 
 // resolveRequest checks one request and borrows what it needs, before any effect (SPEC G-2, G-4, G-7). The
 // caller gives back with release.
 func (e *Engine) resolveRequest(r *Request) (resolved, error) {
-	switch {
-	case r.Operation != Read && r.Operation != Write:
-		return resolved{}, &Error{Class: ErrInvalid, Cause: errOperation}
-	case r.Segment == nil || r.Segment.engine != e:
-		return resolved{}, &Error{Class: ErrInvalid, Cause: errSegment}
-	case r.Segment.gate.Fenced(): // whatever the request asks for
-		return resolved{}, &Error{Class: ErrClosed, Cause: errSegment}
-	}
-	if err := e.preflight(r); err != nil {
+	x, err := e.checkRequest(r)
+	if err != nil {
 		return resolved{}, err
 	}
-	switch {
-	case r.Segment.Local() && overlap(r.Local, r.Remote, r.Length):
-		return resolved{}, &Error{Class: ErrInvalid, Cause: errOverlap} // it would wait for its own lease
-	case r.Length > r.Segment.TransferBytesMax():
-		return resolved{}, &budgets.Exhausted{Budget: payloadBudget, Unit: "bytes", Asked: int64(min(r.Length, 1<<62)), Limit: int64(r.Segment.TransferBytesMax())}
-	}
-	region, offset, err := r.Segment.view().Cover(r.Remote, r.Length)
+	remote := r.Remote + x.remote
+	region, offset, err := r.Segment.view().Cover(remote, x.remoteSize)
 	if err != nil {
 		class := ErrUnknownRegion
 		if errors.Is(err, segments.ErrRange) {
@@ -159,7 +172,12 @@ func (e *Engine) resolveRequest(r *Request) (resolved, error) {
 	if region.Permission&want != want {
 		return resolved{}, &segments.PermissionError{ID: region.ID, Has: region.Permission, Want: want}
 	}
-	local, err := e.tracker.Borrow(r.Local, r.Length)
+	if r.Transport == TransportHPTCP {
+		if err := optedIn(r.Segment, &region); err != nil {
+			return resolved{}, err
+		}
+	}
+	local, err := e.tracker.Borrow(r.Local+x.local, x.localSize)
 	if err != nil {
 		return resolved{}, err
 	}
@@ -168,13 +186,51 @@ func (e *Engine) resolveRequest(r *Request) (resolved, error) {
 		return resolved{}, &Error{Class: ErrClosed, Cause: errSegment}
 	}
 	return resolved{
-		direction: r.Operation, transport: r.Transport, segment: r.Segment, local: local, localOffset: r.Local - local.Address(),
-		region: region.ID, offset: offset, size: r.Length, remote: r.Remote,
+		direction: r.Operation, transport: r.Transport, atomic: r.Atomic, scattered: r.scattered() && x.count > 0, segment: r.Segment,
+		local: local, localOffset: r.Local + x.local - local.Address(), localSize: x.localSize,
+		region: region.ID, offset: offset, size: x.bytes, remote: remote, remoteSize: x.remoteSize,
 	}, nil
+}
+
+// checkRequest checks what needs no registration, and says what the request reaches.
+func (e *Engine) checkRequest(r *Request) (x extents, err error) {
+	switch {
+	case r.Operation != Read && r.Operation != Write:
+		return x, &Error{Class: ErrInvalid, Cause: errOperation}
+	case r.Segment == nil || r.Segment.engine != e:
+		return x, &Error{Class: ErrInvalid, Cause: errSegment}
+	case r.Segment.gate.Fenced(): // whatever the request asks for
+		return x, &Error{Class: ErrClosed, Cause: errSegment}
+	}
+	if err := e.preflight(r); err != nil {
+		return x, err
+	}
+	x = extents{localSize: r.Length, remoteSize: r.Length, bytes: r.Length, count: 1}
+	if r.scattered() {
+		if x, err = r.extents(); err != nil {
+			return x, err
+		}
+	}
+	whole := r.Transport != TransportHPTCP || r.Atomic // otherwise each chunk is a payload, and the sides agree on its size
+	switch limit := r.Segment.TransferBytesMax(); {
+	case r.Segment.Local() && !r.scattered() && overlap(r.Local, r.Remote, r.Length):
+		return x, &Error{Class: ErrInvalid, Cause: errOverlap} // it would wait for its own lease
+	case r.Segment.Local() && r.Atomic && x.count > 1:
+		return x, &Error{Class: ErrUnavailable, Cause: errAtomicOwn}
+	case whole && x.bytes > limit:
+		return x, &budgets.Exhausted{Budget: payloadBudget, Unit: "bytes", Asked: int64(min(x.bytes, requestBytesMax)), Limit: int64(limit)}
+	}
+	return x, nil
 }
 
 // preflight refuses a transport that cannot carry the request now; none becomes another (SPEC G-4).
 func (e *Engine) preflight(r *Request) error {
+	switch {
+	case r.Atomic && r.Transport != TransportHPTCP:
+		return &Error{Class: ErrInvalid, Cause: errAtomicElse}
+	case r.scattered() && r.Transport != TransportHPTCP:
+		return &Error{Class: ErrInvalid, Cause: errLayoutElse}
+	}
 	switch r.Transport {
 	case TransportTCP:
 		if !r.Segment.view().Descriptor().Capabilities.Has(netproto.CapabilityTCP) {
@@ -183,6 +239,8 @@ func (e *Engine) preflight(r *Request) error {
 		return nil
 	case TransportRDMA:
 		return e.preflightRDMA(r.Segment)
+	case TransportHPTCP:
+		return e.preflightHPTCP(r.Segment)
 	}
 	return &Error{Class: ErrUnavailable, Cause: fmt.Errorf("%w: %v", errTransport, r.Transport)}
 }

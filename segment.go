@@ -8,6 +8,7 @@ import (
 
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/lanes/control"
+	"github.com/orbitte/orbitte/lanes/hptcp"
 	"github.com/orbitte/orbitte/lanes/rdma"
 	"github.com/orbitte/orbitte/netproto"
 	"github.com/orbitte/orbitte/reactor"
@@ -26,6 +27,8 @@ type Region struct {
 	ID              uint64
 	Address, Length uint64
 	Permission      Permission
+	// HPTCP is true exactly when the region may be reached over HP-TCP, if the peer serves it.
+	HPTCP bool
 }
 
 // Segment is everything that one life of one peer publishes, as it was when opened or last refreshed.
@@ -50,11 +53,13 @@ type peerKey struct {
 
 // peer is one channel and its references; the channel is used on its runner's lane only.
 type peer struct {
-	key     peerKey
-	runner  *runner
-	refs    int // guarded by Engine.mu
-	channel *control.Channel
-	rdma    *rdma.Peer // the lane's; nil until the peer is known to publish RDMA paths
+	key       peerKey
+	runner    *runner
+	refs      int // guarded by Engine.mu
+	channel   *control.Channel
+	rdma      *rdma.Peer  // the lane's; nil until the peer is known to publish RDMA paths
+	fast      *hptcp.Peer // the lane's; nil until the peer is known to serve HP-TCP
+	addresses []netip.AddrPort
 }
 
 // Endpoint of the peer, as it was given to OpenSegment.
@@ -77,7 +82,7 @@ func (s *Segment) Regions() []Region {
 	published := s.view().Descriptor().Regions
 	regions := make([]Region, len(published))
 	for i, r := range published {
-		regions[i] = Region{ID: r.ID, Address: r.Base, Length: r.Length, Permission: r.Permission}
+		regions[i] = Region{ID: r.ID, Address: r.Base, Length: r.Length, Permission: r.Permission, HPTCP: r.Flags&netproto.RegionHPTCP != 0}
 	}
 	return regions
 }
@@ -196,6 +201,7 @@ func (e *Engine) peerSegment(ctx context.Context, endpoint string, epoch Epoch) 
 		s.peer = e.borrowPeer(peerKey{endpoint, actual}, addresses)
 	}
 	e.learnPaths(s.peer, actual, descriptor.RDMA)
+	e.learnHPTCP(s.peer, actual, &descriptor)
 	return s, nil
 }
 
@@ -222,7 +228,7 @@ func (e *Engine) borrowPeer(key peerKey, addresses []netip.AddrPort) *peer {
 		}
 	}
 	best.peers++
-	p := &peer{key: key, runner: best, refs: 1, channel: best.pool.NewChannel(addresses)}
+	p := &peer{key: key, runner: best, refs: 1, channel: best.pool.NewChannel(addresses), addresses: addresses}
 	e.peers[key] = p
 	return p
 }
@@ -255,15 +261,24 @@ type channelClose struct {
 	done   chan struct{}
 }
 
-// Receive ends the peer's RDMA connections, while the channel can still tell the source, then the channel
-// (reactor.Recipient).
+// Receive ends the peer's RDMA connections, while the channel can still tell the source, then its data streams and the
+// channel (reactor.Recipient).
 func (c *channelClose) Receive(*reactor.Letter, reactor.Instant) {
-	end := func() { c.peer.channel.Close(func() { close(c.done) }) }
+	end := func() { c.peer.endStreams(func() { close(c.done) }) }
 	if c.peer.rdma == nil {
 		end()
 		return
 	}
 	c.peer.runner.rails.Part(c.peer.rdma, end)
+}
+
+// endStreams closes the channel and the data streams; closed follows when all are gone. On the peer's lane.
+func (p *peer) endStreams(closed func()) {
+	if p.fast == nil {
+		p.channel.Close(closed)
+		return
+	}
+	p.fast.Close(func() { p.channel.Close(closed) })
 }
 
 // inquiry is one describe and its caller.
@@ -328,6 +343,7 @@ func (s *Segment) Refresh(ctx context.Context) error {
 			return &Error{Index: -1, Class: ErrProtocol, Cause: err, situation: asking}
 		}
 		s.engine.learnPaths(s.peer, s.epoch, descriptor.RDMA)
+		s.engine.learnHPTCP(s.peer, s.epoch, &descriptor)
 		s.mu.Lock()
 		s.remote = remote
 		s.mu.Unlock()

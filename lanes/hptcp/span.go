@@ -14,7 +14,7 @@ type Span struct{ Local, Remote, Length uint64 }
 // remoteBase, size bytes each (SPEC H-8). Pages that follow each other on both sides become one span.
 func Pages(dst []Span, localBase uint64, local []uint32, remoteBase uint64, remote []uint32, size uint64) []Span {
 	for i := range local {
-		dst = join(dst, Span{localBase + uint64(local[i])*size, remoteBase + uint64(remote[i])*size, size})
+		dst = Join(dst, Span{localBase + uint64(local[i])*size, remoteBase + uint64(remote[i])*size, size})
 	}
 	return dst
 }
@@ -22,12 +22,12 @@ func Pages(dst []Span, localBase uint64, local []uint32, remoteBase uint64, remo
 // Strides appends the spans of count rows of length bytes, at these distances (SPEC H-8).
 func Strides(dst []Span, local, localStride, remote, remoteStride, length, count uint64) []Span {
 	for i := range count {
-		dst = join(dst, Span{local + i*localStride, remote + i*remoteStride, length})
+		dst = Join(dst, Span{local + i*localStride, remote + i*remoteStride, length})
 	}
 	return dst
 }
 
-func join(dst []Span, s Span) []Span {
+func Join(dst []Span, s Span) []Span {
 	if n := len(dst); n > 0 {
 		last := &dst[n-1]
 		if last.Local+last.Length == s.Local && last.Remote+last.Length == s.Remote {

@@ -1,0 +1,89 @@
+package orbitte
+
+import (
+	"github.com/orbitte/orbitte/lanes"
+)
+
+// joint is the one that carries the task at hand.
+func (c *carrier) joint() *joint {
+	for c.joints[c.at].first < c.group.next {
+		c.at++
+	}
+	return c.joints[c.at]
+}
+
+// start runs the task at hand, and those that share its transfer, on its peer's lane.
+func (c *carrier) start(t *task) {
+	j, x, g := c.joint(), &c.transfer, c.group
+	if t.segment.peer == nil {
+		c.own.start(t, j)
+		return
+	}
+	for i := range j.count {
+		g.tasks[j.first+i].state.Store(uint32(TaskRunning))
+	}
+	x.Direction, x.Local, x.Region, x.Atomic, x.Deadline = t.direction, t.local, t.region, t.atomic, g.deadline
+	x.LocalOffset, x.Offset, x.Length, x.Spans, x.Set = t.localOffset, t.offset, j.size, nil, nil
+	if j.from < j.to {
+		x.Spans, x.Set = c.spans[j.from:j.to:j.to], &j.set
+	}
+	x.Start(t.segment.peer.fast)
+}
+
+// ended tells the tasks of the transfer apart: those that are in place, those that may be, and those that were never
+// asked for (SPEC G-3).
+func (c *carrier) ended() {
+	x, g, j := &c.transfer, c.group, c.joint()
+	done, o := uint64(0), x.Outcome
+	end := j.first + j.count
+	for ; g.next < end; g.next++ {
+		t := &g.tasks[g.next]
+		if o.Err != nil && (t.size == 0 || done+t.size > x.Prefix) {
+			break
+		}
+		done += t.size
+		g.succeeded(t, o.Drained)
+	}
+	if o.Err == nil {
+		g.proceed()
+		return
+	}
+	if done >= x.Begun { // the task was not asked for either; what the transfer changed, others did
+		o.Local, o.Remote = lanes.EffectNone, lanes.EffectNone
+	}
+	for i := g.next + 1; i < end; i++ {
+		if done += g.tasks[i-1].size; done >= x.Begun {
+			break
+		}
+		g.beside(&g.tasks[i], o)
+	}
+	g.taskEnded(o)
+}
+
+// succeeded ends a task whose bytes are in place.
+func (g *group) succeeded(t *task, drained bool) {
+	t.outcome = lanes.Outcome{Bytes: t.size, Drained: drained}
+	if t.direction == lanes.Read {
+		t.outcome.Local = lanes.EffectComplete
+	} else {
+		t.outcome.Remote = lanes.EffectComplete
+	}
+	if drained {
+		t.release()
+	}
+	t.state.Store(uint32(TaskSucceeded))
+}
+
+// beside ends a task that ran beside the one that failed first.
+func (g *group) beside(t *task, o lanes.Outcome) {
+	if t.outcome = o; o.Drained {
+		t.release()
+	}
+	t.state.Store(uint32(TaskFailed))
+}
+
+// cancel ends what runs (SPEC G-8).
+func (c *carrier) cancel() {
+	c.transfer.Cancel()
+	c.own.copy.Cancel()
+}

@@ -1,0 +1,179 @@
+package orbitte
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+
+	"github.com/orbitte/orbitte/budgets"
+	"github.com/orbitte/orbitte/lanes/hptcp"
+)
+
+// Pages says that a request moves pages of one size, in random order if need be: page Remote[i] behind Request.Remote and
+// page Local[i] behind Request.Local belong together. The lists have one length and stay unchanged until the submission
+// was admitted. Where a page is named twice on the side that changes, it holds one of its contents afterwards.
+type Pages struct {
+	Size          uint64 // bytes of one page
+	Local, Remote []uint32
+}
+
+// Strides says that a request moves Count rows of Length bytes: the first at Request.Local and Request.Remote, each
+// so many bytes behind the one before.
+type Strides struct {
+	Length, Count uint64
+	Local, Remote uint64 // distances, from first byte to first byte
+}
+
+// Span says that a request moves Length bytes, one of many ranges: Local bytes behind Request.Local and Remote bytes
+// behind Request.Remote.
+type Span = hptcp.Span
+
+const (
+	// requestRangesMax bounds the ranges of one submission's Pages, Strides and Spans. Each costs the engine 24 to 60 bytes
+	// while it is under way.
+	requestRangesMax = 1 << 20
+	requestBytesMax  = 1 << 62
+	rangesBudget     = "ranges of one submission"
+)
+
+var (
+	errLayouts    = errors.New("a request has at most one of Pages, Strides and Spans")
+	errLayoutElse = errors.New("Pages, Strides and Spans are for TransportHPTCP")
+	errPages      = errors.New("Pages needs a size, and as many local as remote pages")
+	errStrides    = errors.New("Strides needs rows of at least one byte")
+	errSpanEmpty  = errors.New("a span has no bytes")
+	errWrap       = errors.New("the ranges go beyond the end of the address space")
+)
+
+// extents is what a request with many ranges reaches on both sides: from the lowest to the highest byte, behind the
+// request's addresses.
+type extents struct {
+	local, remote         uint64 // where the lowest byte is
+	localSize, remoteSize uint64
+	bytes                 uint64
+	count                 int
+}
+
+// scattered is true exactly when a request names many ranges.
+func (r *Request) scattered() bool { return r.Pages != nil || r.Strides != nil || r.Spans != nil }
+
+// extents looks at all ranges of a request; the error wraps ErrInvalid or ErrExhausted.
+func (r *Request) extents() (x extents, err error) {
+	switch {
+	case r.Pages != nil && (r.Strides != nil || r.Spans != nil), r.Strides != nil && r.Spans != nil:
+		err = errLayouts
+	case r.Pages != nil:
+		x, err = r.Pages.extents()
+	case r.Strides != nil:
+		x, err = r.Strides.extents()
+	default:
+		x, err = spanExtents(r.Spans)
+	}
+	switch {
+	case err == nil && x.count > requestRangesMax:
+		return x, tooManyRanges(x.count, 0)
+	case err == nil && (x.local > ^r.Local || x.remote > ^r.Remote || x.bytes > requestBytesMax):
+		err = errWrap
+	case err == nil && r.Length != 0 && r.Length != x.bytes:
+		err = fmt.Errorf("Length is %d, but the ranges have %d bytes; leave it zero", r.Length, x.bytes)
+	}
+	if err != nil {
+		return x, &Error{Class: ErrInvalid, Cause: err}
+	}
+	return x, nil
+}
+
+func tooManyRanges(asked, used int) error {
+	return &budgets.Exhausted{Budget: rangesBudget, Unit: "ranges", Asked: int64(asked), Used: int64(used), Limit: requestRangesMax}
+}
+
+func (p *Pages) extents() (x extents, err error) {
+	if p.Size == 0 || len(p.Local) != len(p.Remote) {
+		return x, errPages
+	}
+	if len(p.Local) == 0 {
+		return x, nil
+	}
+	x.count = len(p.Local)
+	var wraps [3]bool
+	x.local, x.localSize, wraps[0] = p.reach(p.Local)
+	x.remote, x.remoteSize, wraps[1] = p.reach(p.Remote)
+	x.bytes, wraps[2] = product(p.Size, uint64(x.count))
+	if wraps[0] || wraps[1] || wraps[2] {
+		return x, errWrap
+	}
+	return x, nil
+}
+
+// reach is where the lowest page begins, and how far it is from there to the end of the highest one.
+func (p *Pages) reach(pages []uint32) (start, size uint64, wraps bool) {
+	low, high := pages[0], pages[0]
+	for _, n := range pages {
+		low, high = min(low, n), max(high, n)
+	}
+	end, wraps := product(p.Size, uint64(high)+1)
+	start = p.Size * uint64(low)
+	return start, end - start, wraps
+}
+
+func (s *Strides) extents() (x extents, err error) {
+	if s.Count == 0 {
+		return x, nil
+	}
+	if s.Length == 0 {
+		return x, errStrides
+	}
+	x.count = int(min(s.Count, requestRangesMax+1))
+	local, wrapsLocal := product(s.Count-1, s.Local)
+	remote, wrapsRemote := product(s.Count-1, s.Remote)
+	bytes, wraps := product(s.Count, s.Length)
+	x.localSize, x.remoteSize, x.bytes = local+s.Length, remote+s.Length, bytes
+	if wraps || wrapsLocal || wrapsRemote || x.localSize < local || x.remoteSize < remote {
+		return x, errWrap
+	}
+	return x, nil
+}
+
+func spanExtents(spans []Span) (x extents, err error) {
+	if len(spans) == 0 {
+		return x, nil
+	}
+	x.count = len(spans)
+	x.local, x.remote = spans[0].Local, spans[0].Remote
+	endLocal, endRemote := uint64(0), uint64(0)
+	for i := range spans {
+		s := &spans[i]
+		switch {
+		case s.Length == 0:
+			return x, errSpanEmpty
+		case s.Length > ^s.Local || s.Length > ^s.Remote || s.Length > ^x.bytes:
+			return x, errWrap
+		}
+		x.local, x.remote = min(x.local, s.Local), min(x.remote, s.Remote)
+		endLocal, endRemote = max(endLocal, s.Local+s.Length), max(endRemote, s.Remote+s.Length)
+		x.bytes += s.Length
+	}
+	x.localSize, x.remoteSize = endLocal-x.local, endRemote-x.remote
+	return x, nil
+}
+
+// product multiplies, and says whether the result wraps.
+func product(a, b uint64) (uint64, bool) {
+	high, low := bits.Mul64(a, b)
+	return low, high != 0
+}
+
+// expand appends the request's ranges, relative to the two registrations; local and remote say where the request's
+// addresses are in them, which may be before their beginning. Neighbours become one.
+func (r *Request) expand(dst []Span, local, remote uint64) []Span {
+	switch {
+	case r.Pages != nil:
+		return hptcp.Pages(dst, local, r.Pages.Local, remote, r.Pages.Remote, r.Pages.Size)
+	case r.Strides != nil:
+		return hptcp.Strides(dst, local, r.Strides.Local, remote, r.Strides.Remote, r.Strides.Length, r.Strides.Count)
+	}
+	for _, s := range r.Spans {
+		dst = hptcp.Join(dst, Span{Local: local + s.Local, Remote: remote + s.Remote, Length: s.Length})
+	}
+	return dst
+}
