@@ -134,7 +134,7 @@ func (e *Engine) build(places []lanes.Place) error {
 		e.kernel = why
 		lane := &lanes.Lane{
 			Loop: reactor.NewLoop(kernel, reactor.Options{
-				Name: fmt.Sprintf("lane %d", i), Mode: e.mode(), Spin: e.config.Spin, CPUs: place.CPUs, Guests: true,
+				Name: fmt.Sprintf("lane %d", i), Mode: e.mode(), Spin: e.config.Spin, CPUs: place.CPUs,
 			}),
 			Index: i, Policy: &e.policy, Tracker: e.tracker,
 			Streams: e.budgets.streams[i], Sessions: e.budgets.sessions[i],
