@@ -43,31 +43,14 @@ func TestDeviceMemoryHasNoBytesAndTellsItsOwnerOfItsEnd(t *testing.T) {
 	}
 }
 
-// Host memory of a native library is read and written like any other; its end is told, too.
-func TestNativeHostMemoryKeepsItsBytesUntilItsEnd(t *testing.T) {
-	leavesNothing(t)
-	bytes, told := make([]byte, 100), false
-	b, err := AdoptHost(bytes, t, func() { told = true })
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.Bytes()[99] = 7
-	if bytes[99] != 7 || b.Kind() != Foreign || b.Owner() != any(t) || told {
-		t.Errorf("%v, told %v", b, told)
-	}
-	if b.Drop(); !told {
-		t.Error("nobody was told")
-	}
-}
-
 func TestDeviceRangeThatCannotBeIsRefused(t *testing.T) {
 	leavesNothing(t)
 	for _, r := range []Range{{0, 4}, {4096, 0}, {math.MaxUint64 - 2, 4}, {4096, math.MaxInt64 + 1}} {
 		if b, err := AdoptDevice(r.Start, r.Length, nil, nil); b != nil || !errors.Is(err, ErrMemory) {
 			t.Errorf("%v: %v, %v", r, b, err)
 		}
-	}
-	if b, err := AdoptHost(nil, nil, nil); b != nil || !errors.Is(err, ErrMemory) {
-		t.Errorf("no bytes: %v, %v", b, err)
+		if b, err := AdoptHost(r.Start, r.Length, nil, nil); b != nil || !errors.Is(err, ErrMemory) {
+			t.Errorf("%v of the host: %v, %v", r, b, err)
+		}
 	}
 }

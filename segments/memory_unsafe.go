@@ -108,13 +108,15 @@ func AdoptPointer(p unsafe.Pointer, length uint64, owner any) (*Backing, error) 
 	return settle(unsafe.Slice((*byte)(p), length), r), nil
 }
 
-// AdoptHost takes over bytes that a native library has allocated, off the Go heap and stable in place; owner is kept
-// alive until the object ends, and ended as for AdoptDevice. The error is a *MemoryError for no bytes.
-func AdoptHost(b []byte, owner any, ended func()) (*Backing, error) {
-	if len(b) == 0 {
-		return nil, &MemoryError{Call: "adopt host memory", Err: unix.EINVAL}
+// AdoptHost takes over length bytes at the address that a native library gave for host memory of its own, such as
+// page-locked memory of a driver: readable, writable and stable in place until the object ends. owner and ended are as
+// for AdoptDevice. The error is a *MemoryError for no address, no bytes, or a range that wraps.
+func AdoptHost(address, length uint64, owner any, ended func()) (*Backing, error) {
+	if address == 0 || length == 0 || length > math.MaxInt || !(Range{address, length}).Valid() {
+		return nil, &MemoryError{Call: "adopt host memory", Address: address, Length: length, Err: unix.EINVAL}
 	}
-	first := unsafe.Pointer(unsafe.SliceData(b))
-	r := &resident{kind: Foreign, address: uint64(uintptr(first)), length: uint64(len(b)), owner: owner, ended: ended, region: mapping{start: first}}
-	return settle(b[:len(b):len(b)], r), nil
+	at := uintptr(address)
+	first := *(*unsafe.Pointer)(unsafe.Pointer(&at)) // what a library tells as a number is a pointer nonetheless
+	r := &resident{kind: Foreign, address: address, length: length, owner: owner, ended: ended, region: mapping{start: first}}
+	return settle(unsafe.Slice((*byte)(first), length), r), nil
 }

@@ -158,3 +158,21 @@ func TestForeignRangeThatWrapsIsRefused(t *testing.T) {
 		t.Fatalf("at the top of the address space: %v", err)
 	}
 }
+
+// Host memory of a native library is read and written like any other; its end is told, too.
+func TestNativeHostMemoryKeepsItsBytesUntilItsEnd(t *testing.T) {
+	leavesNothing(t)
+	bytes, told := make([]byte, 100), false
+	b, err := AdoptHost(uint64(uintptr(unsafe.Pointer(&bytes[0]))), 100, t, func() { told = true })
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Bytes()[99] = 7
+	if bytes[99] != 7 || b.Kind() != Foreign || b.Owner() != any(t) || told {
+		t.Errorf("%v, told %v", b, told)
+	}
+	if b.Drop(); !told {
+		t.Error("nobody was told")
+	}
+	runtime.KeepAlive(bytes)
+}
