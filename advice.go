@@ -130,7 +130,7 @@ var limitFields = map[string]string{
 	"one notification": "NotificationBytes", "name look-ups in flight": "Lookups",
 	"HP-TCP peer streams": "Streams", "HP-TCP accepted streams": "Streams",
 	"RDMA queue pairs": "Endpoints", "RDMA grants": "Grants", "RDMA direct bytes": "DirectBytes", "RDMA staging bytes": "StagingBytes",
-	"RDMA memory regions": "CachedRegions", "RDMA memory region bytes": "CachedBytes",
+	"RDMA memory regions": "CachedRegions", "RDMA memory region bytes": "CachedBytes", "RDMA completion entries": "CompletionEntries",
 }
 
 // limitPath is where a budget's field is, from Config on.

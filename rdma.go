@@ -99,8 +99,9 @@ func (p *rdmaPart) settings() rdma.Config {
 	settings := rdma.Config{
 		Pins: c.pins(), Filter: filter(c), Mask: c.DeviceMask, PreferredNUMANode: c.PreferredNUMANode,
 		Host: netproto.HostMemoryPolicy(c.HostMemory), Progress: rdma.Progress(c.Progress), Block: c.BlockBytes, Width: c.Width,
-		SendDepth: c.Limits.SendWork, ReceiveDepth: c.receiveDepth(), QueueEntries: c.Limits.CompletionEntries, KeyIndices: c.Limits.WindowKeyIndices,
+		SendDepth: c.Limits.SendWork, QueueEntries: c.Limits.CompletionEntries, KeyIndices: c.Limits.WindowKeyIndices,
 		ConnectTimeout: c.ConnectTimeout, Budgets: p.budgets, Epoch: p.engine.policy.Epoch,
+		Gauge:  func(b *budgets.Budget) { p.engine.budgets.ledger.Add(b) }, // before anybody reads it
 		Random: p.engine.random(), Cold: p.slow.lane.Loop,
 	}
 	if p.engine.config.Verbs.Library().Path != "" { // a twin's devices are not in this machine

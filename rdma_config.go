@@ -138,9 +138,9 @@ func (l *RDMALimits) complete(width int) error {
 		}
 	}
 	switch {
-	case l.CompletionEntries < 8 || 2*(l.SendWork+1) > l.CompletionEntries:
-		return invalid("Config.RDMA.Limits.SendWork is %d, but CompletionEntries only %d; each send of a queue pair needs an entry, so it must be at least %d: one pair for READ and one for WRITE",
-			l.SendWork, l.CompletionEntries, max(8, 2*(l.SendWork+1)))
+	case l.CompletionEntries < 8 || l.SendWork > l.CompletionEntries/2:
+		return invalid("Config.RDMA.Limits.SendWork is %d, but CompletionEntries only %d; all queue pairs of a device share the entries, half of which may be kept for their ends, and one pair must find room for all its sends, so it must be at least %d",
+			l.SendWork, l.CompletionEntries, max(8, 2*l.SendWork))
 	case l.Endpoints < width:
 		return invalid("Config.RDMA.Limits.Endpoints is %d, but Config.RDMA.Width %d; one connection takes that many queue pairs", l.Endpoints, width)
 	}
@@ -160,16 +160,6 @@ func (c *Config) completeRDMA() error {
 	own := *c.RDMA // the caller's stays as it is
 	c.RDMA = &own
 	return c.RDMA.complete()
-}
-
-// receiveDepth is how many receives each queue pair of a source has. All pairs of a device on a lane share one completion
-// queue, and each receive keeps a place in it: so many that all pairs which Endpoints admits find room there, and no more
-// than the slices of one request (SPEC R-8). A tiny queue gives each pair a few, and takes fewer pairs. The peer learns
-// how many slices that admits.
-func (c *RDMAConfig) receiveDepth() int {
-	whole := max(c.Limits.SendWork, (netproto.SlicesMax+c.Width-1)/c.Width)
-	few := min(7, c.Limits.CompletionEntries/4-1)
-	return min(whole, max(few, c.Limits.CompletionEntries/c.Limits.Endpoints-1))
 }
 
 // pins are the strict choices: naming a device pins port 1 and GID index 0 as well (SPEC R-1).

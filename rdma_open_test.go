@@ -31,7 +31,7 @@ func TestRDMAConfigurationIsCheckedAndNamesFieldValueAndRemedy(t *testing.T) {
 		{Config{Verbs: calls, RDMA: &RDMAConfig{ConnectTimeout: -1}}, []string{"ConnectTimeout is -1ns"}},
 		{Config{Verbs: calls, RDMA: &RDMAConfig{Limits: RDMALimits{Grants: -1}}}, []string{"Limits.Grants is -1", "default of 64"}},
 		{Config{Verbs: calls, RDMA: &RDMAConfig{Limits: RDMALimits{StagingBytes: 1 << 63}}}, []string{"Limits.StagingBytes"}},
-		{Config{Verbs: calls, RDMA: &RDMAConfig{Limits: RDMALimits{SendWork: 9, CompletionEntries: 8}}}, []string{"SendWork is 9", "CompletionEntries only 8", "at least 20"}},
+		{Config{Verbs: calls, RDMA: &RDMAConfig{Limits: RDMALimits{SendWork: 9, CompletionEntries: 8}}}, []string{"SendWork is 9", "CompletionEntries only 8", "at least 18"}},
 		{Config{Verbs: calls, RDMA: &RDMAConfig{Width: 9, Limits: RDMALimits{Endpoints: 8}}}, []string{"Endpoints is 8", "Width 9"}},
 	} {
 		_, err := Open(c.config)

@@ -53,6 +53,7 @@ type workQueue struct {
 	taken     int     // work outstanding, without the barrier
 	first     uint64  // generation of the queue's first work: older ones belong to a pair before this one
 	barrier   barrierState
+	shared    bool // true exactly when each piece of work has a place in the completion queue of its own
 }
 
 // neverSucceeds is the operation of work that can only be flushed.
@@ -67,8 +68,8 @@ const (
 	barrierRefused              // certainly not with the device
 )
 
-func newWorkQueue(kind space, depth int, completes *CompletionQueue) workQueue {
-	w := workQueue{completes: completes, kind: kind, places: make([]place, depth+1), free: make([]int32, depth)}
+func newWorkQueue(kind space, depth int, completes *CompletionQueue, shared bool) workQueue {
+	w := workQueue{completes: completes, kind: kind, shared: shared, places: make([]place, depth+1), free: make([]int32, depth)}
 	for i := range w.free {
 		w.free[i] = int32(depth - 1 - i) // lowest first
 	}
@@ -80,6 +81,17 @@ func (w *workQueue) depth() int { return len(w.places) - 1 }
 // drained is true exactly when the device has certainly done with all work of this queue.
 func (w *workQueue) drained() bool {
 	return w.taken == 0 && w.barrier != barrierPosted || w.barrier == barrierPassed
+}
+
+// afford checks that n more requests have places, in the queue and in the completion queue, and takes the latter.
+func (w *workQueue) afford(queue string, pair *QueuePair, n int) error {
+	if n > len(w.free) {
+		return &CreditError{Queue: queue + " of " + pair.String(), Asked: n, Used: w.taken, Limit: w.depth()}
+	}
+	if w.shared {
+		return w.completes.reserve(n)
+	}
+	return nil
 }
 
 // take fills a free place. The caller has checked that there is one.
@@ -106,4 +118,7 @@ func (w *workQueue) release(slot int32) {
 	w.places[slot] = place{}
 	w.free = append(w.free, slot) // never grows: as many as places for work
 	w.taken--
+	if w.shared {
+		w.completes.reserved.Add(-1)
+	}
 }

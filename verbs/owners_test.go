@@ -675,6 +675,73 @@ func TestPlacesInTheCompletionQueuesComeBackWithThePairOnly(t *testing.T) {
 	b.check(b.closeAll(f, nil, qb))
 }
 
+// Pairs that share a completion queue may each be as deep as they like: together they never have more with the device than
+// it has places for, the barriers of all of them included, and what is lost gives its place back with its pair.
+//
+// proves R-17
+func TestPairsThatShareACompletionQueueNeverFillIt(t *testing.T) {
+	for _, p := range []simverbs.Personality{simverbs.Hardware, simverbs.SoftRoCE} {
+		f := newFabric(p, 14)
+		a, b := newEnd(t, f, "a", 8), newEnd(t, f, "b", 64)
+		a.sends.Share(2)
+		a.recvs.Share(2)
+		a.shared = true
+		mustPanic(t, "Share", "once", func() { a.sends.Share(2) })
+		qa, qb := connect(a, b, 5)
+		ra, rb := connect(a, b, 5)
+		if _, err := a.domain.CreatePair(verbs.PairPlan{Sends: a.sends, Receives: a.recvs, SendDepth: 1, ReceiveDepth: 1, Shared: true}); !errors.Is(err, verbs.ErrCredit) {
+			t.Fatalf("a third pair: %v", err)
+		}
+		room := func(sends, receives int) {
+			t.Helper()
+			if a.sends.Room() != sends || a.recvs.Room() != receives {
+				t.Errorf("room for %d sends and %d receives, want %d and %d", a.sends.Room(), a.recvs.Room(), sends, receives)
+			}
+		}
+		room(6, 6)
+		for i := range uint64(3) {
+			a.check(qa.PostReceive([]verbs.ReceiveWork{receive(i, a)}))
+			a.check(ra.PostReceive([]verbs.ReceiveWork{receive(3+i, a)}))
+		}
+		room(6, 0)
+		var e *verbs.CreditError
+		if err := qa.PostReceive([]verbs.ReceiveWork{receive(9, a)}); !errors.As(err, &e) || e.Used != 6 || e.Limit != 6 {
+			t.Errorf("a seventh receive: %v", err)
+		}
+		b.check(qb.PostSend([]verbs.Work{send(1, b, 0, 8, verbs.Send)}))
+		settle(f)
+		if got := a.poll(); len(got) != 1 {
+			t.Fatalf("%d receives, want 1", len(got))
+		}
+		room(6, 1)
+		a.tamper.post = func(int) (int, int, error) { return 0, 0, syscall.ENOMEM } // certainly not taken
+		if err := ra.PostReceive([]verbs.ReceiveWork{receive(9, a)}); err == nil {
+			t.Error("no error")
+		}
+		a.tamper.post = nil
+		room(6, 1)
+		f.Plan(simverbs.Fault{Kind: simverbs.LoseCompletion, Process: "p", Count: 2})
+		for _, q := range []*verbs.QueuePair{qa, ra} {
+			a.check(q.Drain())
+		}
+		settle(f)
+		a.poll()
+		if !qa.Drained() || !ra.Drained() || a.recvs.Fenced() != "" {
+			t.Fatal("not drained")
+		}
+		a.check(a.closeAll(f, nil, qa, ra))
+		lost := 0
+		for _, q := range []*verbs.QueuePair{qa, ra} {
+			lost += q.Lost(make([]verbs.Tag, 8))
+		}
+		if used, _ := a.recvs.Reserved(); lost == 0 || used != 0 {
+			t.Errorf("%d lost, %d places taken, want some and 0", lost, used)
+		}
+		room(6, 6)
+		b.check(b.closeAll(f, nil, qb, rb))
+	}
+}
+
 func TestTwoLoopsThatEndOneObjectAreOurOwnMistake(t *testing.T) {
 	f := newFabric(simverbs.Hardware, 12)
 	a := newEnd(t, f, "a", 10)

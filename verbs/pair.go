@@ -14,6 +14,9 @@ type PairPlan struct {
 	Sends, Receives         *CompletionQueue // may be one and the same
 	SendDepth, ReceiveDepth int              // work requests outstanding at most
 	Inline                  int              // bytes
+	// Shared takes places of the completion queues for what is posted, and not for the whole depths: the queues are shared
+	// (CompletionQueue.Share), posting is refused with *CreditError while they are full, and depths are only the pair's.
+	Shared bool
 }
 
 // QueuePair is one reliable connection and everything it owes. CreatePair, Move and Destroy are slow and may run on the
@@ -39,7 +42,7 @@ type QueuePair struct {
 }
 
 // CreatePair makes a queue pair for a reliable connection, in state Reset. It reserves a completion for each work
-// request, and for one flush barrier on each queue, before anything is made. It is refused with *FencedError unless
+// request (unless the queues are shared), and for one flush barrier on each queue, before anything is made. It is refused with *FencedError unless
 // the context is active, and with *CreditError when a completion queue is too small. Slow.
 func (d *Domain) CreatePair(plan PairPlan) (*QueuePair, error) {
 	d.life.mustBeOpen(d.String(), "CreatePair")
@@ -58,11 +61,11 @@ func (d *Domain) createPair(plan PairPlan) (*QueuePair, error) {
 	if err := d.context.admit(); err != nil {
 		return nil, err
 	}
-	if err := plan.Sends.reserve(plan.SendDepth + 1); err != nil {
+	if err := plan.Sends.admit(plan.Shared, plan.SendDepth); err != nil {
 		return nil, err
 	}
-	if err := plan.Receives.reserve(plan.ReceiveDepth + 1); err != nil {
-		plan.Sends.reserved.Add(int64(-plan.SendDepth - 1)) // nothing was made
+	if err := plan.Receives.admit(plan.Shared, plan.ReceiveDepth); err != nil {
+		plan.Sends.dismiss(plan.Shared, plan.SendDepth) // nothing was made
 		return nil, err
 	}
 	handle, number, err := d.calls.CreatePair(d.handle, PairOptions{
@@ -71,7 +74,7 @@ func (d *Domain) createPair(plan PairPlan) (*QueuePair, error) {
 	})
 	q := &QueuePair{
 		domain: d, calls: d.calls, handle: handle, number: number,
-		sends: newWorkQueue(sendSpace, plan.SendDepth, plan.Sends), receives: newWorkQueue(receiveSpace, plan.ReceiveDepth, plan.Receives),
+		sends: newWorkQueue(sendSpace, plan.SendDepth, plan.Sends, plan.Shared), receives: newWorkQueue(receiveSpace, plan.ReceiveDepth, plan.Receives, plan.Shared),
 		sendList: make([]SendWork, plan.SendDepth), receiveList: make([]ReceiveWork, plan.ReceiveDepth),
 	}
 	if err != nil {
@@ -89,10 +92,10 @@ func (q *QueuePair) parents() []*family {
 	return []*family{&q.domain.pairs, &q.domain.context.pairs, &q.sends.completes.refs, &q.receives.completes.refs}
 }
 
-// giveBack ends the reservations on both completion queues.
+// giveBack ends the reservations on both completion queues. Places of shared ones that lost work has go with it (Lost).
 func (q *QueuePair) giveBack() {
 	for _, w := range [...]*workQueue{&q.sends, &q.receives} {
-		w.completes.reserved.Add(-int64(len(w.places)))
+		w.completes.dismiss(w.shared, w.depth())
 	}
 }
 

@@ -31,8 +31,8 @@ func (q *QueuePair) PostSend(list []Work) error {
 	if q.fence != "" {
 		return q.refusal()
 	}
-	if len(list) > len(q.sends.free) {
-		return &CreditError{Queue: "send queue of " + q.String(), Asked: len(list), Used: q.sends.taken, Limit: q.sends.depth()}
+	if err := q.sends.afford("send queue", q, len(list)); err != nil {
+		return err
 	}
 	native := q.sendList[:len(list)]
 	for i := range list {
@@ -68,8 +68,8 @@ func (q *QueuePair) PostReceive(list []ReceiveWork) error {
 	if q.fence != "" {
 		return q.refusal()
 	}
-	if len(list) > len(q.receives.free) {
-		return &CreditError{Queue: "receive queue of " + q.String(), Asked: len(list), Used: q.receives.taken, Limit: q.receives.depth()}
+	if err := q.receives.afford("receive queue", q, len(list)); err != nil {
+		return err
 	}
 	native := q.receiveList[:len(list)]
 	for i := range list {

@@ -5,16 +5,18 @@ import (
 	"sync/atomic"
 )
 
-// CompletionQueue is a completion queue that cannot overflow: every queue pair reserves a place for each work request
-// that it may have outstanding, before it is made. It belongs to the one lane that polls it; only reservations come
-// from other loops.
+// CompletionQueue is a completion queue that cannot overflow: a queue pair reserves a place for each work request that it
+// may have outstanding, before it is made, or, of a queue whose places are shared (Share), for each one that it posts. It
+// belongs to the one lane that polls it; only reservations come from other loops.
 type CompletionQueue struct {
 	context *Context
 	channel *Channel // nil: only polled
 	handle  QueueHandle
 	entries int
 
-	reserved atomic.Int64 // places promised to pairs
+	shared   int          // pairs that may share the places: one place is kept for the flush barrier of each; 0: none may
+	sharers  atomic.Int64 // pairs that do
+	reserved atomic.Int64 // places promised to pairs, or to their work
 	refs     family       // pairs that complete here, once for each of their two queues
 	pairs    map[PairNumber]*QueuePair
 	sequence uint64 // generation of the newest work request that completes here
@@ -68,16 +70,52 @@ func (q *CompletionQueue) String() string {
 func (q *CompletionQueue) Counts() QueueCounts { return q.counts }
 
 // Reserved is how many places are promised, and of how many; any loop may ask.
-func (q *CompletionQueue) Reserved() (used, limit int) { return int(q.reserved.Load()), q.entries }
+func (q *CompletionQueue) Reserved() (used, limit int) {
+	return int(q.reserved.Load() + q.sharers.Load()), q.entries
+}
 
-// reserve promises n places, from any loop.
+// Share lets pairs that are made with PairPlan.Shared share the places of the queue, as many pairs as this at most: each
+// piece of work takes a place when it is posted and gives it back with its completion. One place is kept for the flush
+// barrier of each pair, so that it can always be drained. It is called before the first pair is made.
+func (q *CompletionQueue) Share(pairs int) {
+	if pairs < 1 || pairs >= q.entries || q.shared != 0 || q.reserved.Load() != 0 {
+		panic(fmt.Sprintf("verbs: Share of %s among %d pairs, want 1 to %d, once, before its first pair", q, pairs, q.entries-1))
+	}
+	q.shared = pairs
+}
+
+// Room is how many more pieces of work may be posted by the pairs that share the queue.
+func (q *CompletionQueue) Room() int { return q.entries - q.shared - int(q.reserved.Load()) }
+
+// reserve promises n places for work, from any loop.
 func (q *CompletionQueue) reserve(n int) error {
+	return promise(&q.reserved, n, q.entries-q.shared, q)
+}
+
+// admit promises the places of a pair before it is made.
+func (q *CompletionQueue) admit(shared bool, depth int) error {
+	if shared {
+		return promise(&q.sharers, 1, q.shared, q)
+	}
+	return q.reserve(depth + 1)
+}
+
+// dismiss takes that back.
+func (q *CompletionQueue) dismiss(shared bool, depth int) {
+	if shared {
+		q.sharers.Add(-1)
+		return
+	}
+	q.reserved.Add(-int64(depth + 1))
+}
+
+func promise(used *atomic.Int64, n, limit int, q *CompletionQueue) error {
 	for {
-		used := q.reserved.Load()
-		if used+int64(n) > int64(q.entries) {
-			return &CreditError{Queue: q.String(), Asked: n, Used: int(used), Limit: q.entries}
+		now := used.Load()
+		if now+int64(n) > int64(limit) {
+			return &CreditError{Queue: q.String(), Asked: n, Used: int(now), Limit: limit}
 		}
-		if q.reserved.CompareAndSwap(used, used+int64(n)) {
+		if used.CompareAndSwap(now, now+int64(n)) {
 			return nil
 		}
 	}

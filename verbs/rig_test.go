@@ -242,6 +242,7 @@ type end struct {
 	out     []verbs.Reaped
 	memory  []byte
 	region  *verbs.MemoryRegion // of memory, windows may be bound to it
+	shared  bool                // pairs share the places of the completion queues
 }
 
 const (
@@ -287,7 +288,7 @@ func (e *end) check(err error) {
 
 func (e *end) pair(depth int) *verbs.QueuePair {
 	e.t.Helper()
-	q, err := e.domain.CreatePair(verbs.PairPlan{Sends: e.sends, Receives: e.recvs, SendDepth: depth, ReceiveDepth: depth, Inline: 64})
+	q, err := e.domain.CreatePair(verbs.PairPlan{Sends: e.sends, Receives: e.recvs, SendDepth: depth, ReceiveDepth: depth, Inline: 64, Shared: e.shared})
 	e.check(err)
 	return q
 }

@@ -66,15 +66,18 @@ type Config struct {
 	Width    int    // queue pairs of one connection that this side wants, up to netproto.PairsMax; 0: 1
 
 	SendDepth    int // max_send_wr; 0: SendDepthDefault
-	ReceiveDepth int // receives of one queue pair at a source; 0: so that Width pairs take netproto.SlicesMax, at least SendDepth
-	QueueEntries int // max_cqes; 0: QueueEntriesDefault
+	ReceiveDepth int // receives of one queue pair at a source, and so the slices of one parent; 0, and at most: netproto.SlicesMax
+	QueueEntries int // max_cqes, at least 4: what is not kept for barriers is shared by all work that completes there; 0: QueueEntriesDefault
 	KeyIndices   int // max_window_key_indices of each domain; 0: KeyIndicesDefault
 
 	ConnectTimeout  time.Duration // of the exchange that builds a connection; 0: ConnectTimeoutDefault
 	MonitorInterval time.Duration // 0: MonitorIntervalDefault
 
 	Budgets Budgets
-	Epoch   netproto.Epoch // of this engine
+	// Gauge is told of each budget that the transport makes itself: the queue pairs that share one device's completion
+	// queues on one lane. May be nil.
+	Gauge func(*budgets.Budget)
+	Epoch netproto.Epoch // of this engine
 	// Random fills b with unpredictable bytes; any goroutine may call it. The root gives crypto/rand's.
 	Random func(b []byte)
 	// Cold is the loop for slow native calls. It lives until Transport.Close is done.
@@ -95,8 +98,10 @@ func (c *Config) complete() {
 	fill(&c.Width, 1)
 	c.Width = min(c.Width, netproto.PairsMax)
 	fill(&c.SendDepth, SendDepthDefault)
-	fill(&c.ReceiveDepth, max(c.SendDepth, (netproto.SlicesMax+c.Width-1)/c.Width))
 	fill(&c.QueueEntries, QueueEntriesDefault)
+	c.QueueEntries = max(c.QueueEntries, 4)
+	fill(&c.ReceiveDepth, netproto.SlicesMax)
+	c.ReceiveDepth = min(c.ReceiveDepth, netproto.SlicesMax, c.QueueEntries-c.sharers())
 	fill(&c.KeyIndices, KeyIndicesDefault)
 	if c.Block == 0 {
 		c.Block = lanes.SliceBlock
@@ -109,8 +114,15 @@ func (c *Config) complete() {
 	}
 }
 
-// slicesMax is how many slices of one parent this source admits: each needs a receive of its own.
-func (c *Config) slicesMax() int { return min(netproto.SlicesMax, c.ReceiveDepth*c.Width) }
+// sharers is how many queue pairs share one pair of completion queues at most. A place is kept for the flush barrier of
+// each; all others are for work, and at least half of them are.
+func (c *Config) sharers() int {
+	return max(1, int(min(c.Budgets.Endpoints.Limit(), int64(c.QueueEntries/2))))
+}
+
+// slicesMax is how many slices of one parent this source admits: each needs a receive of its own, and each pair can take
+// all of them, so that SPEC R-8's geometry does not depend on the width of a connection.
+func (c *Config) slicesMax() int { return c.ReceiveDepth }
 
 // Cold takes letters for the engine's cold loop, from any goroutine: slow native calls run there. A *reactor.Loop is one.
 type Cold interface {

@@ -77,7 +77,7 @@ func (c *Connection) create(route verbs.Route, receives int) error {
 	config := &c.rails.transport.config
 	for range c.array.Width {
 		p, err := c.Device.Domain.CreatePair(verbs.PairPlan{
-			Sends: c.rail.sends, Receives: c.rail.receives, SendDepth: config.SendDepth, ReceiveDepth: receives,
+			Sends: c.rail.sends, Receives: c.rail.receives, SendDepth: config.SendDepth, ReceiveDepth: receives, Shared: true,
 		})
 		if err != nil {
 			return err
@@ -283,8 +283,11 @@ func (b *builder) fail(stage string) {
 		cause := lanes.Unreachable
 		var lie *MismatchError
 		var garbage *netproto.FrameError
-		if errors.As(err, &lie) || errors.As(err, &garbage) {
+		switch {
+		case errors.As(err, &lie), errors.As(err, &garbage):
 			cause = lanes.Violated
+		case errors.Is(err, verbs.ErrCredit):
+			cause = lanes.Exhausted
 		}
 		err = fault(cause, stage, err)
 	}

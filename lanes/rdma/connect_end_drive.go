@@ -212,6 +212,7 @@ func (c *Connection) reclaim() {
 			}
 		}
 	}
+	c.rail.relieve()
 }
 
 // Expire ends the cleanup window: what is not proven by now is retained (reactor.TimerHandler).

@@ -34,7 +34,7 @@ type hunt struct {
 func (r *Rails) acquire(key ArrayKey, width int, w *Waiter, who hunter) Step {
 	answer := r.store.Acquire(key, width, w)
 	answer.Waiter = w
-	if answer.Step == Refuse && len(r.transport.rails) > 1 && passing(answer.Err) {
+	if answer.Step == Refuse && len(r.transport.rails) > 1 && !answer.Near && passing(answer.Err) {
 		h := &hunt{home: r, key: key, width: width, waiter: w, who: who, refusal: answer}
 		who.hunts(h)
 		h.tour()
@@ -74,6 +74,8 @@ func (h *hunt) next() {
 	h.goHome()
 }
 
+func anyArray(*Array) bool { return true }
+
 func (h *hunt) goHome() {
 	h.back = true
 	_ = h.home.lane.Post(&h.letter, h) // a lane that is closed has nobody who waits
@@ -86,7 +88,7 @@ func (h *hunt) Receive(*reactor.Letter, reactor.Instant) {
 		return
 	}
 	r := h.home.transport.rails[h.at]
-	idle := r.store.EvictIdle()
+	idle := r.store.EvictIdle(anyArray)
 	if idle == nil {
 		h.next()
 		return
@@ -130,6 +132,8 @@ func (h *hunt) again(repaid bool) bool {
 	}
 	h.refusal = answer
 	switch {
+	case answer.Near: // another lane cannot help any more
+		h.give(answer)
 	case !repaid:
 		return false
 	case h.tours < huntTours:

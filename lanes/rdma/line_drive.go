@@ -10,6 +10,7 @@ type line struct {
 	listening int     // source: receives with the device
 	hungry    *hunger // the last of those that wait for a place in the send queue
 	hungriest *hunger // the first
+	starved   bool    // true exactly while among those that wait for places in the send completion queue
 }
 
 // hunger is one slice's place among those that wait to post on a pair.
@@ -77,8 +78,58 @@ func (h *hunger) leave() {
 // pumpBatch is how much one crossing posts at most.
 const pumpBatch = 32
 
-// pump posts for those who wait on a pair, in order, as far as its send queue has places.
+// count changes how many receives a source keeps and has posted on a pair. What it keeps and has not posted is promised
+// places in the receive completion queue.
+func (c *Connection) count(pair, reserved, listening int) {
+	l := c.line(pair)
+	before := max(0, l.reserved-l.listening)
+	l.reserved += reserved
+	l.listening += listening
+	c.rail.promised += max(0, l.reserved-l.listening) - before
+}
+
+// pump posts for those who wait on a pair, in order, as far as its send queue and the completion queue have places. When
+// the latter has none, pairs get them in the order in which they asked.
 func (c *Connection) pump(pair int) {
+	r := c.rail
+	if len(r.starved) > 0 && !r.relieving {
+		r.starve(c, pair)
+		r.relieve()
+		return
+	}
+	c.post(pair)
+	if c.state == connectionOpen && c.line(pair).hungriest != nil && r.sends.Room() == 0 {
+		r.starve(c, pair)
+	}
+}
+
+// starve puts a pair behind those that wait for places in the send completion queue.
+func (r *Rail) starve(c *Connection, pair int) {
+	if l := c.line(pair); !l.starved && l.hungriest != nil {
+		l.starved = true
+		r.starved = append(r.starved, starved{c, pair})
+	}
+}
+
+// relieve lets those post who wait for places that have come back: a completion was reaped, or its pair destroyed.
+func (r *Rail) relieve() {
+	if r.relieving {
+		return
+	}
+	r.relieving = true
+	for n := len(r.starved); n > 0 && r.sends.Room() > 0; n-- {
+		s := r.starved[0]
+		last := copy(r.starved, r.starved[1:])
+		r.starved[last] = starved{}
+		r.starved = r.starved[:last]
+		s.c.line(s.pair).starved = false
+		s.c.pump(s.pair)
+	}
+	r.relieving = false
+}
+
+// post posts what there is room for.
+func (c *Connection) post(pair int) {
 	u := &c.rails.upper
 	works, eaters := u.works, u.eaters
 	u.works, u.eaters = nil, nil
@@ -88,6 +139,7 @@ func (c *Connection) pump(pair int) {
 	l := c.line(pair)
 	for c.state == connectionOpen && l.hungriest != nil {
 		room, _ := c.pairs[pair].Free()
+		room = min(room, c.rail.sends.Room())
 		works, eaters = works[:0], eaters[:0]
 		for len(works) < min(room, pumpBatch) && l.hungriest != nil {
 			h := l.hungriest

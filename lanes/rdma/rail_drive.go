@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/orbitte/orbitte/budgets"
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/netproto"
 	"github.com/orbitte/orbitte/reactor"
@@ -60,6 +61,16 @@ type Rail struct {
 	kept     bool           // true exactly when they could not be destroyed: they are in the context's book, and never replaced
 	letter   reactor.Letter // says that the device's state changed
 	stock    stock          // message slots and windows of the upper half
+
+	starved   []starved // lines that wait for places in the send completion queue, in order
+	relieving bool      // true exactly inside relieve
+	promised  int       // receives that are reserved for parents and not posted
+}
+
+// starved is one line of a connection.
+type starved struct {
+	c    *Connection
+	pair int
 }
 
 // Rails is one lane's share of the transport: a Rail for each device, and the connections of the lane. It is made
@@ -92,6 +103,7 @@ func (t *Transport) Rails(lane *lanes.Lane) (*Rails, error) {
 	for _, d := range t.devices {
 		rail := &Rail{Device: d, rails: r, out: make([]verbs.Reaped, pollBatch), free: noTag}
 		r.rails = append(r.rails, rail)
+		r.share(rail)
 		if err := rail.open(); err != nil {
 			r.abandon()
 			return nil, err
@@ -99,6 +111,16 @@ func (t *Transport) Rails(lane *lanes.Lane) (*Rails, error) {
 	}
 	t.rails = append(t.rails, r)
 	return r, nil
+}
+
+// share bounds the pairs that complete in a rail's queues.
+func (r *Rails) share(rail *Rail) {
+	name := fmt.Sprintf("RDMA completion entries, lane %d, %s", r.lane.Index, rail.Device.Name)
+	b := budgets.New(name, "queue pairs", int64(r.transport.config.sharers()))
+	r.store.Near(rail.Device.NIC, b)
+	if gauge := r.transport.config.Gauge; gauge != nil {
+		gauge(b)
+	}
 }
 
 // abandon ends rails that were never used; refusals are in the contexts' books.
@@ -162,6 +184,8 @@ func (r *Rail) open() (err error) {
 	if r.receives, err = r.Device.Context.CreateQueue(t.config.QueueEntries, r.channel); err != nil {
 		return err
 	}
+	r.sends.Share(t.config.sharers())
+	r.receives.Share(t.config.sharers())
 	r.poller = verbs.NewPoller(r.sends, r.receives, pollBatch)
 	r.broken, r.degraded = "", ""
 	return nil
@@ -267,6 +291,7 @@ func (r *Rail) Collect(budget int, _ reactor.Instant) int {
 			r.dispatch(&r.out[i])
 		}
 		r.dispatching = false
+		r.relieve()
 		done += taken
 		if err != nil {
 			r.breakDown("polling failed: " + err.Error())

@@ -255,18 +255,36 @@ func (p *parent) names(c *Connection) bool {
 	return false
 }
 
-// reserve keeps a receive for each child.
+// reserve keeps a receive for each child: one that its pair has, and that there is a place for in the completion queue.
 func (p *parent) reserve() bool {
 	depth := p.source.rails.transport.config.ReceiveDepth
 	for i := range p.children {
-		l := p.children[i].link.c.line(p.children[i].pair)
+		c, pair := p.children[i].link.c, p.children[i].pair
+		l := c.line(pair)
 		if l.reserved >= depth {
 			return false
 		}
-		l.reserved++
+		c.count(pair, 1, 0)
 		p.reserved++
+		if c.rail.promised > c.rail.receives.Room() {
+			c.rails.spare(c.rail)
+			return false
+		}
 	}
 	return true
+}
+
+// spare ends an idle connection of the rail whose pairs still have receives with the device, from grants that were revoked:
+// they keep places from others (SPEC R-10).
+func (r *Rails) spare(rail *Rail) {
+	idle := r.store.EvictIdle(func(a *Array) bool {
+		c, ok := a.Data.(*Connection)
+		return ok && c.rail == rail && c.well != nil && len(c.well.out) > 0
+	})
+	if idle != nil {
+		r.transport.counts.evicted.Add(1)
+		idle.Data.(*Connection).finish()
+	}
 }
 
 // charge takes the budgets, and the lease of a range that is exposed itself.
@@ -372,7 +390,11 @@ func (p *parent) stock() {
 	for _, l := range p.links[:p.used] {
 		for pair := range l.c.Width() {
 			if err := l.c.listen(pair); err != nil {
-				p.fail(netproto.StatusNativeError)
+				status := netproto.StatusNativeError
+				if errors.Is(err, verbs.ErrCredit) {
+					status = netproto.StatusExhausted
+				}
+				p.fail(status)
 				return
 			}
 		}

@@ -149,7 +149,7 @@ func (p *parent) retain() {
 func (p *parent) giveBack() {
 	for ; p.reserved > 0; p.reserved-- { // those that were refused before anything was bound
 		x := &p.children[p.reserved-1]
-		x.link.c.line(x.pair).reserved--
+		x.link.c.count(x.pair, -1, 0)
 	}
 	for _, l := range p.links[:p.used] {
 		if l.hold.Connection != nil {
@@ -413,10 +413,10 @@ func (c *Connection) listen(pair int) error {
 		list := &c.rails.upper.receive
 		list[0] = verbs.ReceiveWork{ID: c.TagReceive(c.well, uint64(pair)<<32|uint64(slot)), Address: address, Length: messageSlotBytes, LocalKey: key}
 		c.well.out = append(c.well.out, slot)
-		n.listening++
+		c.count(pair, 0, 1)
 		if err := c.PostReceive(pair, list[:]); err != nil {
 			if posted(err) == 0 {
-				n.listening--
+				c.count(pair, 0, -1)
 				c.well.remove(slot)
 				k.put(slot)
 			}
@@ -469,7 +469,7 @@ func (e *ReceiptError) Unwrap() error { return e.Err }
 func (w *well) Reaped(word uint64, m *verbs.Reaped) {
 	c, pair, slot := w.c, int(word>>32), int32(uint32(word))
 	w.remove(slot)
-	c.line(pair).listening--
+	c.count(pair, 0, -1)
 	k := &c.rail.stock
 	defer k.put(slot) // proof: its completion
 	if m.Status != verbs.WorkSuccess {

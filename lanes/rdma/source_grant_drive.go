@@ -144,7 +144,7 @@ func (p *parent) unexpect(i int) {
 		x.told = false
 		x.link.c.rail.Expect(-1)
 	}
-	x.link.c.line(x.pair).reserved--
+	x.link.c.count(x.pair, -1, 0)
 	p.reserved--
 }
 

@@ -58,7 +58,8 @@ type Array struct {
 	users   int // grants and transfers that hold it
 	next    int // pair that the next user is given
 	used    uint64
-	charge  budgets.Charge
+	charge  budgets.Charge // of max_endpoints
+	near    budgets.Charge // of what the pairs of its NIC on this lane share
 	waiting waiters
 	fault   error // why it was fenced
 }
@@ -139,21 +140,49 @@ type Answer struct {
 	Waiter *Waiter // whose answer it is; nil in what Acquire returns
 	Evict  *Array  // is Ending now: the caller drains and destroys its pairs; nil: none
 	Err    error
+	Near   bool // of a refusal: true exactly when only arrays of this lane and NIC have what is missing
 }
 
 // Store holds the reusable arrays of one lane (SPEC R-10). The budget of queue pairs is the engine's; a place is taken
 // before a pair is made and repaid when its destruction is proven. Only an idle array is ever evicted.
 type Store struct {
 	budget   *budgets.Budget
-	byKey    map[ArrayKey]*Array // building or ready
-	arrays   []*Array            // all that hold places
-	capacity waiters             // for places that are on their way back
-	clock    uint64              // rises with each use, for the choice of the one to evict
+	near     map[uint8]*budgets.Budget // pairs of one NIC, which share completion queues
+	byKey    map[ArrayKey]*Array       // building or ready
+	arrays   []*Array                  // all that hold places
+	capacity waiters                   // for places that are on their way back
+	clock    uint64                    // rises with each use, for the choice of the one to evict
 }
 
 // NewStore makes an empty store. The budget is max_endpoints of SPEC U, in queue pairs.
 func NewStore(budget *budgets.Budget) *Store {
-	return &Store{budget: budget, byKey: map[ArrayKey]*Array{}}
+	return &Store{budget: budget, near: map[uint8]*budgets.Budget{}, byKey: map[ArrayKey]*Array{}}
+}
+
+// Near bounds the pairs of a local NIC besides, before the first Acquire: they share the completion queues of the lane
+// (max_cqes of SPEC U).
+func (s *Store) Near(nic uint8, b *budgets.Budget) { s.near[nic] = b }
+
+// take charges the places of a new array. On a refusal, near says that they are those of its NIC.
+func (s *Store) take(w *Waiter, a *Array) (near bool, err error) {
+	if a.charge, err = s.budget.Take(int64(w.width)); err != nil {
+		return false, err
+	}
+	if b := s.near[w.key.LocalNIC]; b != nil {
+		if a.near, err = b.Take(int64(w.width)); err != nil {
+			a.charge.Repay() // nothing was made
+			return true, err
+		}
+	}
+	return false, nil
+}
+
+// repay gives the places back. The caller has the proof.
+func (a *Array) repay() {
+	a.charge.Repay()
+	if a.near.Held() {
+		a.near.Repay()
+	}
 }
 
 // Acquire asks for the array of a key. A waiter that has to wait is queued, with its own deadline. It allocates nothing
@@ -189,24 +218,31 @@ func (s *Store) join(key ArrayKey, w *Waiter) (Answer, bool) {
 
 // begin starts a new array, if there are places for it.
 func (s *Store) begin(w *Waiter) Answer {
-	charge, err := s.budget.Take(int64(w.width))
+	a := &Array{Key: w.key, Width: w.width}
+	near, err := s.take(w, a)
 	if err == nil {
-		a := &Array{Key: w.key, Width: w.width, charge: charge}
 		s.byKey[w.key] = a
 		s.arrays = append(s.arrays, a)
 		s.hold(a)
 		return Answer{Step: Build, Array: a}
 	}
-	idle := s.oldestIdle()
-	if int64(w.width) > s.budget.Limit() || idle == nil && !s.ending() {
-		return Answer{Step: Refuse, Err: err}
+	helps := func(other *Array) bool { return !near || other.Key.LocalNIC == w.key.LocalNIC }
+	idle, ending := s.oldestIdle(helps), s.ending(helps)
+	if s.never(w) || idle == nil && !ending {
+		return Answer{Step: Refuse, Err: err, Near: near}
 	}
-	s.capacity.pushFront(w)        // it is alone, or was the first
-	if idle == nil || s.ending() { // places are on their way already; more go when they prove too few
+	s.capacity.pushFront(w)    // it is alone, or was the first
+	if idle == nil || ending { // places are on their way already; more go when they prove too few
 		return Answer{Step: Wait}
 	}
 	s.retire(idle)
 	return Answer{Step: Wait, Evict: idle}
+}
+
+// never is true exactly when so many places can never be had.
+func (s *Store) never(w *Waiter) bool {
+	b := s.near[w.key.LocalNIC]
+	return int64(w.width) > s.budget.Limit() || b != nil && int64(w.width) > b.Limit()
 }
 
 func (s *Store) hold(a *Array) {
@@ -215,30 +251,31 @@ func (s *Store) hold(a *Array) {
 	a.used = s.clock
 }
 
-// EvictIdle retires the ready array without users that was used the longest ago, for a place on another lane. It is
-// Ending then and the caller destroys its pairs; nil: there is none.
-func (s *Store) EvictIdle() *Array {
-	idle := s.oldestIdle()
+// EvictIdle retires, of the ready arrays without users that f chooses, the one that was used the longest ago: for a place
+// on another lane, or for what it has besides. It is Ending then and the caller destroys its pairs; nil: there is none.
+func (s *Store) EvictIdle(f func(*Array) bool) *Array {
+	idle := s.oldestIdle(f)
 	if idle != nil {
 		s.retire(idle)
 	}
 	return idle
 }
 
-// oldestIdle is the ready array without users that was used the longest ago; nil: there is none.
-func (s *Store) oldestIdle() *Array {
+// oldestIdle is the ready array without users, of those that f chooses, that was used the longest ago; nil: there is none.
+func (s *Store) oldestIdle(f func(*Array) bool) *Array {
 	var oldest *Array
 	for _, a := range s.arrays {
-		if a.state == Ready && a.users == 0 && (oldest == nil || a.used < oldest.used) {
+		if a.state == Ready && a.users == 0 && (oldest == nil || a.used < oldest.used) && f(a) {
 			oldest = a
 		}
 	}
 	return oldest
 }
 
-func (s *Store) ending() bool {
+// ending is true exactly when one that f chooses is on its way back.
+func (s *Store) ending(f func(*Array) bool) bool {
 	for _, a := range s.arrays {
-		if a.state == Ending {
+		if a.state == Ending && f(a) {
 			return true
 		}
 	}
@@ -319,7 +356,7 @@ func (s *Store) Fence(a *Array, err error) bool {
 func (s *Store) Ended(a *Array, answers []Answer) []Answer {
 	a.must("Ended", Ending)
 	a.state = Gone
-	a.charge.Repay() // proof: the caller's, that every pair is destroyed
+	a.repay() // proof: the caller's, that every pair is destroyed
 	for i, other := range s.arrays {
 		if other == a {
 			s.arrays = append(s.arrays[:i], s.arrays[i+1:]...)

@@ -202,19 +202,15 @@ func (t *Transfer) connect() {
 	t.advance()
 }
 
-// limit is how many slices there may be: what SPEC R-8 and the peer admit, and what one connection has receives for.
-func (t *Transfer) limit() int {
-	width := Width(t.rails.transport.config.Width, t.peer.PairsMax)
-	return min(lanes.SliceCap(t.Direction, false, t.peer.SlicesMax), width*t.peer.credit())
-}
+// limit is how many slices there may be: what SPEC R-8 and the peer admit.
+func (t *Transfer) limit() int { return lanes.SliceCap(t.Direction, false, t.peer.SlicesMax) }
 
-// credit is how many receives the peer has for one pair, at least.
+// credit is how many receives the peer has for one pair: those of the largest parent that it admits.
 func (p *Peer) credit() int {
-	slices, pairs := p.SlicesMax, max(1, p.PairsMax)
-	if slices <= 0 {
-		slices = netproto.SlicesMax
+	if p.SlicesMax <= 0 {
+		return netproto.SlicesMax
 	}
-	return (slices + pairs - 1) / pairs
+	return p.SlicesMax
 }
 
 func (t *Transfer) legFor(path Path) *leg {

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/orbitte/orbitte"
-	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/netproto"
 	"github.com/orbitte/orbitte/test/faults"
 )
@@ -190,10 +189,6 @@ func calm(s faults.Script) bool {
 func (r *run) unexplained(l *life, err error) {
 	if !r.calm || !(errors.Is(err, orbitte.ErrDisconnected) || errors.Is(err, orbitte.ErrUnreachable) || errors.Is(err, orbitte.ErrStaleEpoch)) {
 		return
-	}
-	var fault *lanes.Fault
-	if errors.As(err, &fault) && fault.Stage == "make queue pairs" {
-		return // its completion queue is full of others
 	}
 	for _, other := range r.lives {
 		stats := other.engine.Stats()
