@@ -41,6 +41,8 @@ type Lane struct {
 	Streams, Sessions *budgets.Budget
 	// Tracker answers for the registrations; the lane only reads it, without a lock.
 	Tracker *segments.Tracker
+	// Staging is the lane's share of device memory's staging (*staging.Stage); nil: the engine has no CUDA.
+	Staging any
 	Counts  Counts
 	Journal Journal
 	// Congestion is the congestion control that the last connected stream really has; nil before.

@@ -88,12 +88,15 @@ const (
 	Exhausted
 	// Closed: the local engine or segment is closing; nothing was posted.
 	Closed
+	// DeviceFailed: a copy from or to a device's memory failed, or the device takes no more work.
+	DeviceFailed
 )
 
 var causeNames = [...]string{
 	Refused: "refused by the source", Unreachable: "source unreachable", Disconnected: "connection lost",
 	Deadline: "deadline passed", Cancelled: "cancelled", Violated: "protocol violated by the peer",
 	Conflicted: "range is leased to a conflicting access", Exhausted: "budget exhausted", Closed: "closed",
+	DeviceFailed: "copy of device memory failed",
 }
 
 func (c Cause) String() string {
