@@ -158,6 +158,9 @@ func (e *Engine) paths() *netproto.RDMAPaths {
 		return nil
 	}
 	p := e.rdma.transport.Paths()
+	if len(p.Paths) == 0 { // no device can make grants: this engine is a requester only
+		return nil
+	}
 	return &p
 }
 

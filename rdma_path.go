@@ -12,7 +12,7 @@ import (
 
 var (
 	errNoRDMA     = errors.New("this engine has no RDMA: Config.Verbs and Config.RDMA are not set")
-	errPeerNoRDMA = errors.New("the peer publishes no RDMA: it was opened without Config.RDMA")
+	errPeerNoRDMA = errors.New("the peer publishes no RDMA: it was opened without Config.RDMA, or none of its devices has memory windows of type 2B, without which a source makes no grant")
 )
 
 // preflightRDMA says what is missing for a transfer to the segment over RDMA now (SPEC G-4; field case F-70). A segment of

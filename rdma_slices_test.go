@@ -44,7 +44,9 @@ func (s *spans) lengths() (all []uint64) {
 // proves R-8
 func TestTransfersOfADefaultEngineHaveTheAgreedSlices(t *testing.T) {
 	const k, m = 1 << 10, 1 << 20
-	times := func(n int, length uint64, more ...uint64) []uint64 { return append(slices.Repeat([]uint64{length}, n), more...) }
+	times := func(n int, length uint64, more ...uint64) []uint64 {
+		return append(slices.Repeat([]uint64{length}, n), more...)
+	}
 	for i, c := range []struct {
 		block       uint64
 		length      int

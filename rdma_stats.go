@@ -39,6 +39,9 @@ type RDMADevice struct {
 	// State is "active", "paused" (its port or address is not there, and comes back by itself), "fenced" (lost), or
 	// "unusable" (never opened); Reason says why it is not active.
 	State, Reason string
+	// NoSource is why peers cannot reach this engine's memory through the device, which then carries its own requests only;
+	// empty: they can (SPEC R-11).
+	NoSource string
 	// Port, GID and GIDIndex are the selected address; NUMANode is -1 when unknown.
 	Port, GIDIndex int
 	GID            string
@@ -76,6 +79,9 @@ func (p *rdmaPart) deviceOf(nic int, slot verbs.Slot) RDMADevice {
 	device := p.transport.Device(uint8(nic))
 	if device == nil {
 		return d
+	}
+	if device.NoSource != nil {
+		d.NoSource = device.NoSource.Error()
 	}
 	state, why := device.State()
 	route, counts := device.Context.Route(), device.Context.Counts()

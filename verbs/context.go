@@ -142,6 +142,14 @@ func (c *Context) Device() DeviceInfo { return c.info }
 // Limits are what the device allows.
 func (c *Context) Limits() Limits { return c.limits }
 
+// MaySource is nil when the device can make grants, otherwise *NoWindowsError (SPEC R-11).
+func (c *Context) MaySource() error {
+	if !c.limits.WindowsType2B {
+		return &NoWindowsError{Device: c.info.Name}
+	}
+	return nil
+}
+
 // Route is the selected address; it is stable from Resume to the next Pause.
 func (c *Context) Route() Route {
 	if r := c.route.Load(); r != nil {

@@ -18,7 +18,20 @@ var (
 	ErrRoute     = errors.New("no usable address")             // *RouteError
 	ErrSelection = errors.New("no such device")                // *SelectionError
 	ErrViolated  = errors.New("the device broke its contract") // *ViolationError
+	ErrNoWindows = errors.New("no memory windows of type 2B")  // *NoWindowsError
 )
+
+// NoWindowsError says that a device cannot be a source: without windows of type 2B it can make no grant, and a remotely
+// enabled region is no substitute (SPEC R-11). It can carry the requests of its own side.
+type NoWindowsError struct{ Device string }
+
+func (e *NoWindowsError) Error() string {
+	return fmt.Sprintf("RDMA device %q has no memory windows of type 2B (IBV_DEVICE_MEM_WINDOW_TYPE_2B), without which no grant can be made: "+
+		"it carries this engine's own requests only, and no peer is told of it; serve from another device", e.Device)
+}
+
+// Is matches ErrNoWindows.
+func (e *NoWindowsError) Is(target error) bool { return target == ErrNoWindows }
 
 // CallError is a native call that failed.
 type CallError struct {

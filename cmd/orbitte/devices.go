@@ -66,7 +66,8 @@ type deviceView struct {
 	PCI      string     `json:"pci,omitempty"`
 	Firmware string     `json:"firmware,omitempty"`
 	Usable   bool       `json:"usable"`
-	Why      string     `json:"why,omitempty"` // not usable, or not yet
+	Source   bool       `json:"source"`        // it can make grants, so that peers reach this host's memory through it
+	Why      string     `json:"why,omitempty"` // not usable, not yet, or by requesters only
 	Windows  string     `json:"windows,omitempty"`
 	Limits   *limits    `json:"limits,omitempty"`
 	Ports    []portView `json:"ports,omitempty"`
@@ -199,6 +200,7 @@ func look(calls verbs.Calls, nic int, info verbs.DeviceInfo) (v deviceView) {
 	for port := 1; port <= min(l.Ports, math.MaxUint8); port++ {
 		v.Ports = append(v.Ports, lookAtPort(calls, handle, port))
 	}
+	v.Source = l.WindowsType2B
 	v.judge(l.WindowsType2B)
 	return v
 }
@@ -243,7 +245,7 @@ func (v *deviceView) judge(windows bool) {
 	case !v.Usable:
 		v.Why = "no port with an address is active: an engine that finds another device keeps this one and waits for its port"
 	case !windows:
-		v.Usable, v.Why = false, "it has no memory windows of type 2B, which sources need"
+		v.Why = (&verbs.NoWindowsError{Device: v.Name}).Error()
 	}
 }
 

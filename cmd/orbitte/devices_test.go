@@ -61,6 +61,22 @@ func TestDevicesShowsWhatAnEngineWouldFindAndWhy(t *testing.T) {
 	}
 }
 
+// proves R-11
+func TestADeviceWithoutWindowsIsShownAsARequestersOnly(t *testing.T) {
+	withDevices(t, simverbs.DeviceSpec{Name: "irdma0", NoWindows: true}, simverbs.DeviceSpec{Name: "mlx5_0"})
+	status, out, _ := devicesRun("--json")
+	var view devicesView
+	if err := json.Unmarshal([]byte(out), &view); err != nil || status != exitDone || len(view.Devices) != 2 {
+		t.Fatalf("status %d, %v, %s", status, err, out)
+	}
+	if d := view.Devices[0]; d.Source || !d.Usable || !strings.Contains(d.Why, "type 2B") || !strings.Contains(d.Why, "own requests only") {
+		t.Errorf("the device without windows is %+v", d)
+	}
+	if d := view.Devices[1]; !d.Source || !d.Usable || d.Why != "" {
+		t.Errorf("the other one is %+v", d)
+	}
+}
+
 // field case F-70
 func TestDevicesSaysWhatIsMissingAndFails(t *testing.T) {
 	loadVerbs = func() (verbs.Calls, error) {

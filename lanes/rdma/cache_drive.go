@@ -115,7 +115,7 @@ func (g *Registered) charge(devices []*Device) error {
 		c := &g.copies[i]
 		c.device = d
 		err := g.chargePiece(&c.local)
-		if err == nil && g.view.remote {
+		if err == nil && g.parented(d) {
 			err = g.chargePiece(&c.parent)
 		}
 		if err != nil {
@@ -125,6 +125,9 @@ func (g *Registered) charge(devices []*Device) error {
 	}
 	return nil
 }
+
+// parented is true exactly when the view has a parent of windows on the device.
+func (g *Registered) parented(d *Device) bool { return g.view.remote && d.NoSource == nil }
 
 func (g *Registered) chargePiece(p *piece) (err error) {
 	b := &g.cache.transport.config.Budgets
@@ -137,7 +140,7 @@ func (g *Registered) chargePiece(p *piece) (err error) {
 
 func (g *Registered) register(c *copies) (err error) {
 	domain := c.device.Domain
-	if c.local.region, err = domain.Register(g.view.address, g.view.length, verbs.AccessLocalWrite); err == nil && g.view.remote {
+	if c.local.region, err = domain.Register(g.view.address, g.view.length, verbs.AccessLocalWrite); err == nil && g.parented(c.device) {
 		c.parent.region, err = domain.Register(g.view.address, g.view.length, verbs.AccessLocalWrite|verbs.AccessWindowBind)
 	}
 	return err
@@ -196,7 +199,7 @@ func (g *Registered) repay() {
 }
 
 // On returns the regions on one device; nil: the view has none there, since the device was not usable. Parent is nil for
-// a view that is local only.
+// a view that is local only, and on a device that makes no grants.
 func (g *Registered) On(nic uint8) (local, parent *verbs.MemoryRegion) {
 	if int(nic) >= len(g.byNIC) || g.byNIC[nic] == nil {
 		return nil, nil

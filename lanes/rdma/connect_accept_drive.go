@@ -46,7 +46,7 @@ func (s *ConnectService) Serve(session *control.Session, _ netproto.Request) {
 	}
 	var own *netproto.Path
 	rail := r.Rail(offer.PeerNIC)
-	if rail != nil {
+	if rail != nil && rail.Device.NoSource == nil {
 		path := rail.Device.path()
 		own = &path
 		if rail.broken != "" {

@@ -19,6 +19,9 @@ type Device struct {
 	// Identity names the life of the domain on the wire; never zero.
 	Identity uint64
 	Spot     verbs.Spot
+	// NoSource is why the device serves no grants; nil: it does. Then it is the requester's only: peers are not told of it,
+	// and memory has no parent region there.
+	NoSource error
 
 	transport *Transport
 	load      atomic.Int64 // payload bytes in flight that are charged to it (SPEC R-3)
@@ -121,7 +124,7 @@ func (t *Transport) adopt(c *verbs.Context) (*Device, error) {
 		_ = c.Close() // a refusal is in its book
 		return nil, err
 	}
-	d.Domain = domain
+	d.Domain, d.NoSource = domain, c.MaySource()
 	d.Identity = t.identity()
 	d.locate()
 	return d, nil

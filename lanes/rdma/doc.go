@@ -47,5 +47,8 @@
 // failed transfer ends the grants that it does not use by their bindings, so that pairs which are well stay so for others;
 // a key that may be known is otherwise taken back only with its pair in error. A lost control stream revokes nothing by
 // itself, since an idle one may be closed at any time: the source's deadline does. Staged transfers have one connection
-// for each pair of NICs and parent, and their memory is not pooled. An empty transfer is checked by operation 1 or 2.
+// for each pair of NICs and parent, and their memory is not pooled. An empty transfer is checked by operation 1 or 2. A
+// device without type-2B windows is the requester's only: it has no parent regions and peers are not told of it.
+// Pairs share the places of their lane's completion queues: max_cqes would otherwise bound pairs and slices before
+// max_endpoints and R-8 do.
 package rdma

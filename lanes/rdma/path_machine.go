@@ -104,9 +104,10 @@ func (s *Selector) turns(nic uint8) int {
 	return (int(nic) - s.next + netproto.PathsMax) % netproto.PathsMax
 }
 
-// match finds the remote path for a local NIC: the same name first, then the same stable ID, then the lowest one. Hosts
-// that name their devices differently, such as the two ends of test/vm, would otherwise all meet at one NIC, which wires
-// that do not reach each other cannot.
+// match finds the remote path for a local NIC: the same name first, then in stable NIC order (SPEC R-3). That order is read
+// as one of pairs: the NICs of both sides are paired by rising stable ID, each with the same one, and only one that has no
+// such partner takes the lowest. Read as "the lowest remote NIC for every local one" it would have hosts that name their
+// devices differently, such as the two ends of test/vm, all meet at one NIC, which wires that do not reach each other cannot.
 func match(r *LocalNIC, remote []netproto.Path) (*netproto.Path, bool) {
 	var first *netproto.Path
 	for i := range remote {

@@ -111,11 +111,13 @@ func (t *Transport) Device(nic uint8) *Device {
 // Slots are all NICs that the filter and the pins allow, with the reason for those that are not usable.
 func (t *Transport) Slots() []verbs.Slot { return t.slots }
 
-// Paths is what the descriptor publishes (SPEC R-4); any goroutine.
+// Paths is what the descriptor publishes (SPEC R-4): devices that can make grants, perhaps none. Any goroutine.
 func (t *Transport) Paths() netproto.RDMAPaths {
 	p := netproto.RDMAPaths{Host: t.config.Host, PairsMax: uint8(t.config.Width), SlicesMax: uint16(t.config.slicesMax())}
 	for _, d := range t.devices {
-		p.Paths = append(p.Paths, d.path())
+		if d.NoSource == nil {
+			p.Paths = append(p.Paths, d.path())
+		}
 	}
 	return p
 }

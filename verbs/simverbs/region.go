@@ -134,6 +134,8 @@ func (p *Process) RegisterDescriptor(h verbs.DomainHandle, offset, length, addre
 func (d *domain) mayRegister(length uint64, a verbs.Access) syscall.Errno {
 	device := d.context.device
 	switch {
+	case device.spec.NoWindows && a&verbs.AccessWindowBind != 0:
+		return syscall.EOPNOTSUPP
 	case length == 0 || length > device.limits.RegionBytes:
 		return syscall.EINVAL
 	case a&verbs.AccessRemoteWrite != 0 && a&verbs.AccessLocalWrite == 0:

@@ -14,6 +14,7 @@ type DeviceSpec struct {
 	NUMANode   int
 	PCI        string
 	Accessible error      // why processes cannot open it; nil: they can
+	NoWindows  bool       // it has no memory windows of type 2B, as many adapters that are no InfiniBand or RoCE ones
 	Ports      []PortSpec // none: one port on the network "rail<n>", n being the device's place on the host
 }
 
@@ -69,6 +70,9 @@ func (h *Host) Name() string { return h.name }
 func (h *Host) add(spec DeviceSpec) {
 	d := &Device{host: h, place: len(h.devices), spec: spec, keys: keyTable{owners: map[uint32]keyOwner{}}, pairs: map[verbs.PairNumber]*pair{}}
 	d.limits = h.fabric.limits()
+	if spec.NoWindows {
+		d.limits.WindowsType2B, d.limits.Windows = false, 0
+	}
 	d.nextPair = verbs.PairNumber(16 + h.fabric.random.IntN(1<<16))
 	d.keys.fresh = 1 + uint32(h.fabric.random.IntN(1<<12))
 	if d.spec.GUID == 0 {

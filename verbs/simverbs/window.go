@@ -53,6 +53,9 @@ func (p *Process) AllocateWindow(h verbs.DomainHandle) (verbs.WindowHandle, verb
 		return 0, 0, err
 	}
 	device := d.context.device
+	if device.spec.NoWindows { // ibv_alloc_mw(3): the driver has no such call
+		return 0, 0, fail(CallAllocateWindow, device.spec.Name, syscall.EOPNOTSUPP)
+	}
 	if device.counts.Windows >= device.limits.Windows {
 		return 0, 0, fail(CallAllocateWindow, device.spec.Name, syscall.ENOMEM)
 	}
