@@ -46,6 +46,7 @@ const (
 	tearing              // only the engine's own streams, loops and log are left to end
 	opening              // an engine that does not come to be
 	keeping              // RDMA devices keep something for good
+	midway               // a submission that was refused when bytes had moved, as a transfer over HP-TCP can be
 )
 
 // situations holds what is known where the class alone would mislead.
@@ -80,6 +81,13 @@ var situations = map[situation]map[error]advice{
 	},
 	keeping: {
 		ErrUnquiesced: {"the RDMA library refused to end what is named, and is not asked again: a device may still reach the memory behind it, which stays mapped and charged", "do not reuse that memory; look at RetainedResources; only the end of the process frees it"},
+	},
+	midway: {
+		ErrClosed:        {"bytes were moved before the refusal; the effects are in the report", "open a new segment; if the peer's source is closed, find another peer and transfer all of it again"},
+		ErrExhausted:     {"bytes were moved before what ran out was needed; the effects are in the report", "wait for work to end, or raise the limit that is named, then transfer again"},
+		ErrUnknownRegion: {"bytes were moved before the region went; the effects are in the report", "refresh the segment, resolve the address again and transfer all of it again"},
+		ErrUnavailable:   {"bytes were moved before the refusal; no other path was tried; the effects are in the report", "name a transport that the peer serves for this region, and transfer all of it again"},
+		ErrPeer:          {"the source answered that it failed, after bytes were moved; the effects are in the report", "look at the source's log, then transfer again"},
 	},
 	tearing: {
 		ErrUnquiesced: {"every frame and submission has ended and no memory is touched any more; only the engine's own streams, lanes or log have yet to end", "call Close again, with a context that lasts"},
@@ -183,11 +191,14 @@ func (e *Error) exhaustion() advice {
 func exhaustionOf(own *budgets.Exhausted) advice {
 	name, _, _ := strings.Cut(own.Budget, ", lane ")
 	field, where := limitFields[name], ""
-	if field == "" {
+	if field == "" && name != rangesBudget {
 		return advices[ErrExhausted]
 	}
 	if name == payloadBudget {
 		where = ", on whichever side it is smaller"
+	}
+	if name == rangesBudget {
+		return advice{"nothing was posted; it can never fit", "split it into several submissions"}
 	}
 	if own.Asked > own.Limit {
 		return advice{"nothing was posted; it can never fit", "ask for less, or raise " + limitPath(name, field) + where}

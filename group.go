@@ -348,7 +348,11 @@ func (t *task) failure(i int) error {
 	if !t.outcome.Drained {
 		class = ErrUnquiesced
 	}
-	return &Error{Index: i, Endpoint: t.segment.endpoint, Class: class, Cause: t.outcome.Err}
+	own := &Error{Index: i, Endpoint: t.segment.endpoint, Class: class, Cause: t.outcome.Err}
+	if max(t.outcome.Local, t.outcome.Remote) > EffectNone {
+		own.situation = midway
+	}
+	return own
 }
 
 func (g *group) path(t *task) string {

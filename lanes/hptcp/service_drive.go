@@ -174,7 +174,7 @@ func (s *Service) Close(closed func()) {
 	s.parked = nil
 	for x := s.all.head; x != nil; {
 		next := x.next
-		if x.idle() || !x.ready {
+		if x.free() { // half a request, or half a hello, waits for nobody
 			x.stream.retire(errShutdown)
 		}
 		x = next

@@ -49,8 +49,11 @@ type session struct {
 }
 
 // idle is true exactly when the stream has nothing to do.
-func (x *session) idle() bool {
-	return x.queued == 0 && x.current == nil && x.pending == nil && x.discard == 0 && x.ready && len(x.stream.have) == 0
+func (x *session) idle() bool { return x.ready && x.free() && len(x.stream.have) == 0 }
+
+// free is true exactly when no request is being worked on; a part of the next one may be there.
+func (x *session) free() bool {
+	return x.queued == 0 && x.current == nil && x.pending == nil && x.discard == 0
 }
 
 // connected does not happen to an accepted stream (user).
@@ -139,7 +142,7 @@ func (x *session) work() {
 	lane := x.service.lane
 	patience := lane.Policy.SourceTimeout
 	x.fresh = false
-	if x.ready && x.queued == 0 && x.current == nil && x.pending == nil && x.discard == 0 {
+	if x.ready && x.free() {
 		patience, x.fresh = dozeAfter, true
 	}
 	x.begun = false
@@ -223,7 +226,7 @@ func (x *session) flown() {
 	case x.ending && !x.answer:
 		x.stream.retire(errStranger)
 		return
-	case x.service.closing && x.idle():
+	case x.service.closing && x.free():
 		x.stream.retire(errShutdown)
 		return
 	}
