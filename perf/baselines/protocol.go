@@ -15,7 +15,7 @@ const (
 // AskBytes is the size of a ping: what a READ request of the engine takes on the wire.
 const AskBytes = 52
 
-// CommandBytes is the size of a command: 1 byte what, 1 byte spin, 2 unused, 4 count, 8 size.
+// CommandBytes is the size of a command: 1 byte what, 1 byte spin, 1 byte scattered, 1 unused, 4 count, 8 size.
 const CommandBytes = 16
 
 // BlockBytesMax is the largest block of a command.
@@ -23,10 +23,13 @@ const BlockBytesMax = 64 << 20
 
 // Command is one order to a server.
 type Command struct {
-	What  byte
-	Spin  bool // the server looks instead of blocking
-	Count uint32
-	Size  uint64
+	What byte
+	Spin bool // the server looks instead of blocking
+	// Scattered, for a Pull of the raw server: the blocks are pages, gathered and scattered 16 at a time, in an order
+	// that jumps over a memory of Count pages.
+	Scattered bool
+	Count     uint32
+	Size      uint64
 }
 
 // Encode is the command's bytes.
@@ -36,6 +39,9 @@ func (c Command) Encode() []byte {
 	if c.Spin {
 		b[1] = 1
 	}
+	if c.Scattered {
+		b[2] = 1
+	}
 	binary.BigEndian.PutUint32(b[4:], c.Count)
 	binary.BigEndian.PutUint64(b[8:], c.Size)
 	return b
@@ -43,8 +49,8 @@ func (c Command) Encode() []byte {
 
 // Decode reads a command. Errors: an unknown order, a size past BlockBytesMax.
 func Decode(b []byte) (Command, error) {
-	c := Command{b[0], b[1] == 1, binary.BigEndian.Uint32(b[4:]), binary.BigEndian.Uint64(b[8:])}
-	if c.What < Pull || c.What > PingPong || c.Size > BlockBytesMax {
+	c := Command{b[0], b[1] == 1, b[2] == 1, binary.BigEndian.Uint32(b[4:]), binary.BigEndian.Uint64(b[8:])}
+	if c.What < Pull || c.What > PingPong || c.Size > BlockBytesMax || c.memoryBytes() > scatteredBytesMax {
 		return c, fmt.Errorf("command %d of %d bytes is none of this harness", c.What, c.Size)
 	}
 	return c, nil
@@ -64,6 +70,27 @@ func Offset(i, size uint64) uint64 {
 
 // Part is block i of a size.
 func Part(block []byte, i, size uint64) []byte { return block[Offset(i, size):][:size] }
+
+// scatteredBytesMax bounds the memory of a scattered command.
+const scatteredBytesMax = 1 << 30
+
+// memoryBytes is how much memory the command goes round in.
+func (c Command) memoryBytes() uint64 {
+	if c.Scattered {
+		return uint64(c.Count) * c.Size
+	}
+	return MemoryBytes(c.Size)
+}
+
+// The steps by which pages are jumped over at both ends: primes, so that every page of a count that neither divides comes
+// once.
+const (
+	NearStep = 7919     // the requester's
+	FarStep  = 15485863 // the source's
+)
+
+// Jump is the i-th page of count in the order of a step.
+func Jump(i, count, step uint64) uint64 { return i * step % count }
 
 // MemoryBytes is how much memory blocks of a size go round in.
 func MemoryBytes(size uint64) uint64 { return max(WorkingBytes, size) }

@@ -107,6 +107,10 @@ func (s *Stream) Bulk(c Command, block []byte) (time.Duration, error) {
 	if err := s.write(c.Encode()); err != nil {
 		return 0, err
 	}
+	if c.Scattered {
+		err := s.scattered(c, block, NearStep, unix.Readv)
+		return time.Since(start), err
+	}
 	for i := range c.Count {
 		move := s.read
 		if c.What == Push {

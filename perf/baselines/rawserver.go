@@ -58,7 +58,7 @@ func serveRawStream(fd int) {
 		if err != nil {
 			return
 		}
-		if n := MemoryBytes(c.Size); uint64(len(block)) < n {
+		if n := c.memoryBytes(); uint64(len(block)) < n {
 			block = make([]byte, n)
 			for i := 0; i < len(block); i += 4096 { // its pages, before they are measured
 				block[i] = 1
@@ -72,6 +72,9 @@ func serveRawStream(fd int) {
 
 func (s *Stream) answer(c Command, block []byte) error {
 	s.spin = c.Spin
+	if c.Scattered {
+		return s.scattered(c, block, FarStep, unix.Writev)
+	}
 	for i := range uint64(c.Count) {
 		var err error
 		switch c.What {

@@ -11,6 +11,7 @@ type Target struct {
 	AtMost   bool    `json:"at_most"` // the bound is an upper one
 	Measured Spread  `json:"measured"`
 	Absent   string  `json:"absent,omitempty"` // why it could not be measured
+	Failed   string  `json:"failed,omitempty"` // why the engine's own side could not: then the target is short
 	Detail   string  `json:"detail,omitempty"` // both sides' figures
 }
 
@@ -19,6 +20,8 @@ func (t *Target) Verdict() string {
 	switch {
 	case t.Absent != "":
 		return "absent"
+	case t.Failed != "":
+		return "short"
 	case t.AtMost && t.Measured.Median <= t.Bound, !t.AtMost && t.Measured.Median >= t.Bound:
 		return "ok"
 	}
@@ -38,6 +41,9 @@ func (t *Target) BoundText() string {
 func (t *Target) Line() string {
 	if t.Absent != "" {
 		return fmt.Sprintf("%-28s %12s %14s  %-6s (%s)", t.Name, "-", t.BoundText(), "absent", t.Absent)
+	}
+	if t.Failed != "" {
+		return fmt.Sprintf("%-28s %12s %14s  %-6s (%s)", t.Name, "-", t.BoundText(), "short", t.Failed)
 	}
 	m := t.Measured
 	return fmt.Sprintf("%-28s %12s %14s  %-6s (%s to %s; %s)", t.Name, Number(m.Median)+unit(t.Unit), t.BoundText(), t.Verdict(), Number(m.Low), Number(m.High), t.Detail)

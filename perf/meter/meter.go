@@ -22,6 +22,7 @@ type Meter struct {
 	user     []float64
 	system   []float64
 	counters []int // perf descriptors
+	calls    uint64
 	why      error // why system calls are not counted
 	own      runtime.MemStats
 }
@@ -41,38 +42,48 @@ func Start(others ...int) *Meter {
 		}
 	}
 	m.watchCalls()
-	runtime.ReadMemStats(&m.own)
 	for _, pid := range m.pids {
 		user, system := cpuOf(pid)
 		m.user, m.system = append(m.user, user), append(m.system, system)
 	}
+	runtime.ReadMemStats(&m.own)
+	m.calls = m.read()
 	return m
 }
 
 // Stop ends the counting and says what was used. Allocations are this process's own.
 func (m *Meter) Stop() figures.Usage {
 	var u figures.Usage
+	// Between the two readings of the counters each was read once by this thread: that many calls are the meter's own.
+	calls, own := m.read()-m.calls, uint64(len(m.counters))
+	before := m.own
+	runtime.ReadMemStats(&m.own)
+	u.Allocations, u.AllocatedBytes, u.AllocationsCounted = m.own.Mallocs-before.Mallocs, m.own.TotalAlloc-before.TotalAlloc, true
 	for i, pid := range m.pids {
 		user, system := cpuOf(pid)
 		u.User += max(user-m.user[i], 0)
 		u.System += max(system-m.system[i], 0)
 		u.PeakBytes += peakOf(pid)
 	}
-	before := m.own
-	runtime.ReadMemStats(&m.own)
-	u.Allocations, u.AllocatedBytes = m.own.Mallocs-before.Mallocs, m.own.TotalAlloc-before.TotalAlloc
 	if len(m.counters) > 0 && m.why == nil {
-		u.CallsBy = CallsBy
+		u.CallsBy, u.Calls = CallsBy, calls-min(own, calls)
 	}
 	for _, fd := range m.counters {
-		var b [8]byte
-		if n, _ := unix.Read(fd, b[:]); n == 8 {
-			u.Calls += binary.NativeEndian.Uint64(b[:])
-		}
 		unix.Close(fd)
 	}
 	m.counters = nil
 	return u
+}
+
+// read sums the counters.
+func (m *Meter) read() (sum uint64) {
+	for _, fd := range m.counters {
+		var b [8]byte
+		if n, _ := unix.Read(fd, b[:]); n == len(b) {
+			sum += binary.NativeEndian.Uint64(b[:])
+		}
+	}
+	return sum
 }
 
 // Why says why system calls are not counted; nil when they are.

@@ -1,55 +1,42 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
-	"strings"
-	"time"
 
 	"github.com/orbitte/orbitte"
+	"github.com/orbitte/orbitte/perf/baselines"
+	"github.com/orbitte/orbitte/perf/figures"
+	"github.com/orbitte/orbitte/perf/meter"
 )
 
-// serveMode closes the engine before and opens the one that is asked for; an empty mode opens none.
-func serveMode(before *orbitte.Engine, mode, kernel string, memory *orbitte.Memory) (*orbitte.Engine, error) {
-	if before != nil {
-		if err := before.Close(context.Background()); err != nil {
-			return nil, err
-		}
-	}
-	if mode == "" {
-		fmt.Println("{}")
-		return nil, nil
-	}
-	config := modes[mode]
-	config.Kernel = kernelOf(kernel)
-	engine, err := orbitte.Open(config)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := engine.Register(memory, 0, rangeBytes, orbitte.ReadWrite); err != nil {
-		return nil, err
-	}
-	return engine, json.NewEncoder(os.Stdout).Encode(sourceHello{engine.Endpoint(), engine.Epoch().String(), memory.Address()})
+// bench is the measuring side: the source process, the memory, and what is open at the moment.
+type bench struct {
+	source   *baselines.Program
+	where    helloLine
+	memory   *orbitte.Memory
+	filled   int
+	kernel   string // the default of setups
+	pairs    map[Setup]*pair
+	streams  map[int]baselines.Streams
+	plain    *baselines.NetConn
+	peers    *peers
+	gathered map[int]*crowd // by their number of peers
+	used     string         // the engine's own word for its kernel
+	why      error          // why system calls are not counted
+	noise    uint64         // allocations of the source that a question about its heap makes itself
 }
 
-// bench is the parent's side of one run.
-type bench struct {
-	child      *exec.Cmd
-	in         io.WriteCloser
-	out        *bufio.Scanner
-	raw        *rawStream
-	memory     *orbitte.Memory
-	kernel     string
-	kernelName string
-	mode       string
-	engine     *orbitte.Engine
-	segment    *orbitte.Segment
-	remote     uint64
+// pair is an engine and its peers.
+type pair struct {
+	setup    Setup
+	engine   *orbitte.Engine
+	ids      []int // of the source engines
+	segments []*orbitte.Segment
+	remote   uint64
 }
 
 func newBench(kernel string) (*bench, error) {
@@ -57,184 +44,226 @@ func newBench(kernel string) (*bench, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &bench{kernel: kernel, child: exec.Command(self, "-serve", "-kernel", kernel)}
-	b.child.Stderr = os.Stderr
-	if b.in, err = b.child.StdinPipe(); err != nil {
+	b := &bench{kernel: kernel, pairs: map[Setup]*pair{}, gathered: map[int]*crowd{}, streams: map[int]baselines.Streams{}, peers: &peers{}}
+	if b.source, err = baselines.StartProgram("the source process", self, "-source"); err != nil {
 		return nil, err
 	}
-	out, err := b.child.StdoutPipe()
-	if err != nil {
+	if err := json.Unmarshal([]byte(b.source.Hello()), &b.where); err != nil {
+		b.close()
 		return nil, err
 	}
-	if err := b.child.Start(); err != nil {
+	if b.memory, err = orbitte.Allocate(memoryBytes); err != nil {
+		b.close()
 		return nil, err
 	}
-	b.out = bufio.NewScanner(out)
-	if !b.out.Scan() {
-		return nil, fmt.Errorf("the source process ended early")
+	ownPattern.fill(b.memory.Bytes()[:filledBytes], 0)
+	b.filled = filledBytes
+	return b, b.calibrate()
+}
+
+func (b *bench) calibrate() error {
+	var first, second heap
+	for _, h := range []*heap{{}, &first, &second} { // the first answer of all makes its encoder
+		if err := b.source.Ask(question{Do: "heap"}, h); err != nil {
+			return err
+		}
 	}
-	if b.raw, err = rawConnect(b.out.Text()); err != nil {
-		return nil, err
-	}
-	if b.memory, err = orbitte.Allocate(rangeBytes); err != nil {
-		return nil, err
-	}
-	return b, b.memory.Prefault()
+	b.noise = second.Mallocs - first.Mallocs
+	return nil
 }
 
 func (b *bench) close() {
-	_ = b.use("", orbitte.Config{})
-	b.in.Close()
-	_ = b.child.Wait()
-	b.raw.close()
-	b.memory.Close()
+	_ = b.release(func(*pair) bool { return true })
+	_ = b.disperse()
+	for _, s := range b.streams {
+		s.Close()
+	}
+	if b.plain != nil {
+		b.plain.Close()
+	}
+	b.peers.close()
+	b.source.Close()
+	if b.memory != nil {
+		b.memory.Close()
+	}
 }
 
-// use opens the pair of engines that a cell needs, unless it is open already.
-func (b *bench) use(mode string, config orbitte.Config) error {
-	if mode != "" && mode == b.mode {
+// fill makes more of both memories present.
+func (b *bench) fill(bytes int) error {
+	if bytes <= b.filled {
 		return nil
 	}
-	if b.engine != nil {
-		if err := b.engine.Close(context.Background()); err != nil {
-			return err
+	ownPattern.fill(b.memory.Bytes()[b.filled:bytes], b.filled)
+	b.filled = bytes
+	return b.source.Ask(question{Do: "fill", Bytes: bytes}, nil)
+}
+
+// raw is n streams to the raw server.
+func (b *bench) raw(n int) (baselines.Streams, error) {
+	if s := b.streams[n]; s != nil {
+		return s, nil
+	}
+	s, err := baselines.ConnectAll(b.where.Raw, n)
+	if err == nil {
+		b.streams[n] = s
+	}
+	return s, err
+}
+
+// dropRaw closes n streams that a failure has left in the middle of a command.
+func (b *bench) dropRaw(n int) {
+	b.streams[n].Close()
+	delete(b.streams, n)
+}
+
+func (b *bench) goNet() (*baselines.NetConn, error) {
+	if b.plain != nil {
+		return b.plain, nil
+	}
+	c, err := baselines.DialNet(b.where.Net)
+	if err == nil {
+		b.plain = c
+	}
+	return c, err
+}
+
+// pair opens an engine and its peers, or finds them open. The first thing that it does is to move bytes both ways and to
+// compare them.
+func (b *bench) pair(s Setup) (*pair, error) {
+	if p := b.pairs[s]; p != nil {
+		return p, nil
+	}
+	config, err := s.config()
+	if err != nil {
+		return nil, err
+	}
+	p := &pair{setup: s}
+	if p.engine, err = orbitte.Open(config); err != nil {
+		return nil, err
+	}
+	b.pairs[s] = p
+	b.used = p.engine.Stats().Kernel
+	if _, err := p.engine.Register(b.memory, 0, memoryBytes, orbitte.LocalOnly); err != nil {
+		return nil, err
+	}
+	for range max(s.Sources, 1) {
+		if err := b.addSource(p); err != nil {
+			return nil, err
 		}
-		b.engine = nil
 	}
-	b.mode = mode
-	source, _, _ := strings.Cut(mode, "/")
-	if _, err := fmt.Fprintln(b.in, source); err != nil {
+	return p, b.verify(p)
+}
+
+func (b *bench) addSource(p *pair) error {
+	var at opened
+	if err := b.source.Ask(question{Do: "open", Setup: p.setup.source()}, &at); err != nil {
 		return err
 	}
-	if !b.out.Scan() {
-		return fmt.Errorf("the source process ended")
-	}
-	if mode == "" {
-		return nil
-	}
-	var hello sourceHello
-	if err := json.Unmarshal(b.out.Bytes(), &hello); err != nil {
-		return err
-	}
-	epoch, err := orbitte.ParseEpoch(hello.Epoch)
+	p.ids, p.remote = append(p.ids, at.ID), at.Address
+	epoch, err := orbitte.ParseEpoch(at.Epoch)
 	if err != nil {
 		return err
 	}
-	config.Kernel = kernelOf(b.kernel)
-	config.Limits.PayloadBytes = 64 << 20
-	if b.engine, err = orbitte.Open(config); err != nil {
-		return err
+	segment, err := p.engine.OpenSegment(context.Background(), at.Endpoint, epoch)
+	if err == nil {
+		p.segments = append(p.segments, segment)
 	}
-	b.kernelName = b.engine.Stats().Kernel
-	if _, err := b.engine.Register(b.memory, 0, rangeBytes, orbitte.LocalOnly); err != nil {
-		return err
-	}
-	b.segment, err = b.engine.OpenSegment(context.Background(), hello.Endpoint, epoch)
-	b.remote = hello.Address
 	return err
 }
 
-// requests makes a batch of equal requests over consecutive ranges.
-func (b *bench) requests(op orbitte.Operation, size uint64, count int) []orbitte.Request {
-	list := make([]orbitte.Request, count)
-	for i := range list {
-		at := offset(uint64(i), size)
-		list[i] = orbitte.Request{Operation: op, Segment: b.segment, Local: b.memory.Address() + at, Remote: b.remote + at, Length: size}
+// release closes the engines that are no longer wanted.
+func (b *bench) release(unwanted func(*pair) bool) error {
+	var errs []error
+	for key, p := range b.pairs {
+		if !unwanted(p) {
+			continue
+		}
+		delete(b.pairs, key)
+		errs = append(errs, p.engine.Close(context.Background()))
+		for _, id := range p.ids {
+			errs = append(errs, b.source.Ask(question{Do: "close", ID: id}, nil))
+		}
 	}
-	return list
+	return errors.Join(errs...)
 }
 
-// bulk measures GB/s: a batch of requests against as many blocks of a raw stream.
-func bulk(mode string, config orbitte.Config, op orbitte.Operation, size uint64) func(*bench) (float64, float64, error) {
-	const total = 512 << 20
-	return func(b *bench) (float64, float64, error) {
-		if err := b.use(mode, config); err != nil {
-			return 0, 0, err
-		}
-		command := rawCommand{what: rawPull, count: uint32(total / size), size: size}
-		if op == orbitte.Write {
-			command.what = rawPush
-		}
-		rawTime, err := b.raw.bulk(command, b.memory.Bytes())
-		if err != nil {
-			return 0, 0, err
-		}
-		batch := b.requests(op, size, int(min(32<<20/size, 512)))
-		start := time.Now()
-		var moved uint64
-		for moved < total {
-			report, err := b.engine.SubmitAndWait(context.Background(), batch)
-			if err != nil {
-				return 0, 0, err
+// The last bytes of both memories are for comparing, not for measuring: the source's at keptOffset are never written.
+const (
+	checkedBytes = 256 << 10
+	keptOffset   = memoryBytes - 2*checkedBytes
+)
+
+// verify reads a range from each peer, writes another one and reads that back.
+func (b *bench) verify(p *pair) error {
+	near := b.memory.Bytes()
+	const at, scratch = keptOffset, memoryBytes - checkedBytes
+	for _, segment := range p.segments {
+		for _, step := range []struct {
+			operation    orbitte.Operation
+			local, far   uint64
+			want         pattern
+			wantAt, zero int
+		}{
+			{orbitte.Read, scratch, at, sourcePattern, at, scratch},
+			{orbitte.Write, scratch, scratch, sourcePattern, at, -1},
+			{orbitte.Read, at, scratch, sourcePattern, at, at},
+		} {
+			if step.zero >= 0 {
+				clear(near[step.zero:][:checkedBytes])
 			}
-			moved += report.Bytes
-		}
-		return float64(moved) / time.Since(start).Seconds() / 1e9, total / rawTime.Seconds() / 1e9, nil
-	}
-}
-
-// baseline is the raw loop that a latency is held against.
-type baseline struct {
-	spin   byte          // 1: both ends spin; 0: both block
-	behind bool          // through a thread of its own, as the engine's lanes are
-	look   time.Duration // how long that thread looks before it blocks
-}
-
-func (r baseline) measure(s *rawStream, size uint64, block []byte, times []time.Duration) error {
-	command := rawCommand{what: rawPingPong, spin: r.spin, count: uint32(len(times)), size: size}
-	if r.behind {
-		return s.pingPongByLane(command, r.look, block, times)
-	}
-	return s.pingPong(command, block, times)
-}
-
-// latency measures the median round trip in µs: one READ at a time against a raw ping-pong.
-func latency(mode string, config orbitte.Config, size uint64, against baseline) func(*bench) (float64, float64, error) {
-	const count = 4000
-	return func(b *bench) (float64, float64, error) {
-		if err := b.use(mode, config); err != nil {
-			return 0, 0, err
-		}
-		raw := make([]time.Duration, count)
-		if err := against.measure(b.raw, size, b.memory.Bytes(), raw); err != nil {
-			return 0, 0, err
-		}
-		times, request := make([]time.Duration, count), b.requests(orbitte.Read, size, 1)
-		for i := range times {
-			start := time.Now()
-			if _, err := b.engine.SubmitAndWait(context.Background(), request); err != nil {
-				return 0, 0, err
+			r := orbitte.Request{Operation: step.operation, Transport: p.setup.transport(), Segment: segment,
+				Local: b.memory.Address() + step.local, Remote: p.remote + step.far, Length: checkedBytes}
+			if _, err := p.engine.SubmitAndWait(context.Background(), []orbitte.Request{r}); err != nil {
+				return err
 			}
-			times[i] = time.Since(start)
+			if i := step.want.differs(near[step.local:][:checkedBytes], step.wantAt); i >= 0 {
+				return fmt.Errorf("%s: byte %d of a %v is wrong", p.setup.name(), i, step.operation)
+			}
 		}
-		return float64(median(times)) / 1e3, float64(median(raw)) / 1e3, nil
 	}
+	return nil
 }
 
-// allCells are the targets of this harness. Latency is held against the raw loop in the same progress mode:
-// a manual engine's caller drives the lane itself, so its baseline spins on the caller's thread; the others
-// have a thread of their own, and so has their baseline. The plain loop is shown beside it, without a target.
-func allCells() []*cell {
-	staged := orbitte.Config{Lanes: 1}
-	direct := orbitte.Config{Lanes: 1, TCPHostMemory: orbitte.Direct}
-	event := orbitte.Config{Lanes: 1, Progress: orbitte.EventDriven}
-	manual := orbitte.Config{Lanes: 1, Progress: orbitte.Manual}
-	const mib = 1 << 20
-	stream := "raw epoll loop, one stream"
-	read := func(name, against string, target float64, mode string, config orbitte.Config, b baseline) *cell {
-		return &cell{Name: "read-4k-p50-" + name, Against: against, Unit: "µs", Target: target, AtMost: true, measured: latency(mode, config, 4096, b)}
+// metered runs the timed part of a sample and adds what both processes used.
+func (b *bench) metered(p *pair, s *figures.Sample, timed func() error) error {
+	var before, after heap
+	own := uint64(0)
+	if p != nil {
+		own = crossings(p.engine)
 	}
-	return []*cell{
-		{Name: "tcp-read-1m", Against: stream, Unit: "GB/s", Target: 0.6, measured: bulk("staged", staged, orbitte.Read, mib)},
-		{Name: "tcp-write-1m", Against: stream, Unit: "GB/s", Target: 0.6, measured: bulk("staged", staged, orbitte.Write, mib)},
-		{Name: "tcp-read-1m-direct", Against: stream, Unit: "GB/s", Target: 0.85, measured: bulk("direct", direct, orbitte.Read, mib)},
-		{Name: "tcp-write-1m-direct", Against: stream, Unit: "GB/s", Target: 0.85, measured: bulk("direct", direct, orbitte.Write, mib)},
-		{Name: "tcp-read-16k", Against: stream, Unit: "GB/s", measured: bulk("staged", staged, orbitte.Read, 16<<10)},
-		{Name: "tcp-write-16k", Against: stream, Unit: "GB/s", measured: bulk("staged", staged, orbitte.Write, 16<<10)},
-		read("manual", "raw ping-pong, spinning", 1.5, "busy/manual", manual, baseline{spin: 1}),
-		read("event", "raw ping-pong through a thread, blocking", 1.5, "event", event, baseline{behind: true}),
-		read("adaptive", "raw ping-pong through a thread, looking 30 µs, then blocking", 1.5, "staged/adaptive", staged, baseline{behind: true, look: 30 * time.Microsecond}),
-		read("event-plain", "raw ping-pong, blocking, no thread between", 0, "event", event, baseline{}),
-		read("adaptive-plain", "raw ping-pong, spinning, no thread between", 0, "staged/adaptive", staged, baseline{spin: 1}),
+	if err := b.source.Ask(question{Do: "heap"}, &before); err != nil {
+		return err
 	}
+	m := meter.Start(b.source.Pid())
+	err := timed()
+	s.Usage = m.Stop()
+	if b.why == nil {
+		b.why = m.Why()
+	}
+	if err != nil {
+		return err
+	}
+	if err := b.source.Ask(question{Do: "heap"}, &after); err != nil {
+		return err
+	}
+	s.Usage.Add(figures.Usage{Allocations: less(after.Mallocs, before.Mallocs, b.noise), AllocatedBytes: after.Bytes - before.Bytes, AllocationsCounted: true})
+	if p != nil {
+		s.Usage.Crossings = crossings(p.engine) - own + after.Crossings - before.Crossings
+	}
+	return nil
+}
+
+func less(after, before, noise uint64) uint64 {
+	if after-before <= noise {
+		return 0
+	}
+	return after - before - noise
+}
+
+// alone is metered for one that uses other processes, or none.
+func alone(s *figures.Sample, timed func() error, pids ...int) error {
+	m := meter.Start(pids...)
+	err := timed()
+	s.Usage = m.Stop()
+	return err
 }

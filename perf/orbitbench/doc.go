@@ -1,12 +1,14 @@
-// Command orbitbench measures the engine beside raw loops, in the same run, interleaved, and prints the
-// ratios: machines are shared and noisy, so absolute figures say little.
+// Command orbitbench measures the engine beside raw sockets, plain Go, and programs of others, in the same run,
+// interleaved, and says where the time goes. Machines are shared and noisy: ratios within a round count, absolute
+// figures say little.
 //
-// It owns one child process (itself, as the source side) for the time of a run.
+// It owns its source process (itself, started with -source), the programs it starts and the engines of both processes;
+// all end with the run, after an interrupt too.
 //
-// It imports the root package and golang.org/x/sys/unix; nothing imports it.
+// It imports the root package, perf/figures, perf/meter, perf/baselines and golang.org/x/sys/unix; nothing imports it.
 //
-//	parent: start child ▶ for each round: raw, engine, raw, engine … ▶ medians ▶ table and JSON ▶ stop child
+//	start source ▶ for each group: warm up ▶ round 1: subject, subject, … ▶ round 2 … ▶ cells ▶ table, JSON lines, HTML ▶ end
 //
-// It relies on loopback TCP, epoll(7), and on the facts about measuring that DESIGN §5 lists: warm memory,
-// two processes, medians.
+// It relies on loopback TCP and on what its rooms name: CPU clocks and tracepoints, other programs where they are
+// installed. What is not there is named as absent, with the reason.
 package main

@@ -1,215 +1,180 @@
 package main
 
 import (
-	"bufio"
-	"encoding/json"
+	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
-	"os/exec"
+	"os/signal"
 	"path/filepath"
-	"runtime"
-	"runtime/debug"
-	"slices"
 	"strings"
+	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/orbitte/orbitte"
+	"github.com/orbitte/orbitte/perf/baselines"
+	"github.com/orbitte/orbitte/perf/figures"
 )
 
-// cell is one measurement: the engine against a raw loop.
-type cell struct {
-	Name     string  `json:"name"`
-	Against  string  `json:"against"`
-	Unit     string  `json:"unit"`
-	Engine   float64 `json:"engine"` // median
-	Raw      float64 `json:"raw"`    // median
-	Ratio    float64 `json:"ratio"`  // median of the rounds' ratios
-	Low      float64 `json:"low"`    // least and greatest ratio of a round
-	High     float64 `json:"high"`
-	Target   float64 `json:"target"`
-	AtMost   bool    `json:"at_most"` // the target is an upper bound
-	Rounds   int     `json:"rounds"`
-	measured func(*bench) (engine, raw float64, err error)
+// flags of the command line.
+type flags struct {
+	rounds  int
+	window  time.Duration
+	only    string
+	kernel  string
+	out     string
+	peers   string
+	full    bool
+	source  bool
+	profile string
 }
 
-func (c *cell) ok() bool {
-	switch {
-	case c.Target == 0: // shown, not judged
-		return true
-	case c.AtMost:
-		return c.Ratio <= c.Target
-	}
-	return c.Ratio >= c.Target
-}
+const usage = `Usage: orbitbench [flags]             measure the workloads
+       orbitbench [flags] check       measure the targets in under a minute; exit status 1 if one is short
+       orbitbench list                name the workloads
+       orbitbench report FILE.jsonl   make FILE.html of a run again
+
+Measures the engine beside raw loops and programs of others, in the same run, interleaved.
+
+`
 
 func main() {
-	rounds := flag.Int("rounds", 7, "rounds per cell; the median counts")
-	only := flag.String("only", "", "measure only cells whose name contains this")
-	kernel := flag.String("kernel", "auto", "auto, io_uring or epoll")
-	out := flag.String("out", "", "also write the results as JSON lines to this file")
-	child := flag.Bool("serve", false, "be the source side (used by the program itself)")
+	if len(os.Args) > 1 && os.Args[1] == baselines.DuoArgument { // a helper for one tool of others
+		baselines.DuoMain(os.Args[2:])
+		return
+	}
+	var f flags
+	flag.IntVar(&f.rounds, "rounds", 5, "rounds of each group; medians count")
+	flag.DurationVar(&f.window, "window", 100*time.Millisecond, "how long one sample should take")
+	flag.StringVar(&f.only, "only", "", "measure only groups whose workload or name contains this; several: a,b")
+	flag.StringVar(&f.kernel, "kernel", "auto", "auto, io_uring or epoll, where the kernel is not what varies")
+	flag.StringVar(&f.out, "out", "", "write FILE.jsonl and FILE.html as well")
+	flag.StringVar(&f.peers, "peers", "", "program with gnet and grpc-go (perf/peers, built); empty: it is built")
+	flag.BoolVar(&f.full, "full", false, "bulk in every progress mode, on both kernels, in batches of one and of many")
+	flag.BoolVar(&f.source, "source", false, "be the source process (used by the program itself)")
+	flag.StringVar(&f.profile, "profile", "", "write a CPU profile of the measuring process to this file")
 	flag.Usage = func() {
-		fmt.Fprintf(flag.CommandLine.Output(), "Usage: orbitbench [flags] [check]\n\nMeasures the engine beside raw loops. With check, exits 1 when a target is missed.\n\n")
+		fmt.Fprint(flag.CommandLine.Output(), usage)
 		flag.PrintDefaults()
 	}
 	flag.Parse()
-	if *child {
-		if err := serve(*kernel); err != nil {
-			fmt.Fprintln(os.Stderr, "orbitbench source:", err)
-			os.Exit(1)
+	if err := f.command(flag.Args()); err != nil {
+		if !errors.Is(err, errShort) {
+			fmt.Fprintln(os.Stderr, "orbitbench:", err)
 		}
-		return
-	}
-	short, err := run(*rounds, *only, *kernel, *out)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "orbitbench:", err)
-		os.Exit(1)
-	}
-	if short && flag.Arg(0) == "check" {
 		os.Exit(1)
 	}
 }
 
-func kernelOf(name string) orbitte.KernelChoice {
-	switch name {
-	case "io_uring":
-		return orbitte.IOUring
-	case "epoll":
-		return orbitte.Epoll
+var errShort = errors.New("a target is short")
+
+func (f *flags) command(args []string) error {
+	word := ""
+	if len(args) > 0 {
+		word = args[0]
 	}
-	return orbitte.Auto
+	switch {
+	case f.source:
+		signal.Ignore(syscall.SIGINT) // a terminal sends it to the whole group; the end of its input ends the source
+		return serveSource()
+	case word == "list":
+		return list(os.Stdout)
+	case word == "report" && len(args) == 2:
+		return remake(args[1])
+	case word == "check", word == "":
+		return f.measure(word == "check")
+	}
+	flag.Usage()
+	return fmt.Errorf("unknown command %q", strings.Join(args, " "))
 }
 
-func run(rounds int, only, kernel, out string) (short bool, err error) {
-	b, err := newBench(kernel)
-	if err != nil {
-		return false, err
-	}
-	defer b.close()
-	cells := slices.DeleteFunc(allCells(), func(c *cell) bool { return !strings.Contains(c.Name, only) })
-	fmt.Printf("%-24s %12s %12s %8s %15s  %s\n", "name", "engine", "raw", "ratio", "low … high", "target")
-	for _, c := range cells {
-		if err := c.measure(b, rounds); err != nil {
-			return false, fmt.Errorf("%s: %w", c.Name, err)
-		}
-		word, sign := "ok", "≥"
-		if c.AtMost {
-			sign = "≤"
-		}
-		if !c.ok() {
-			word, short = "short", true
-		}
-		verdict := fmt.Sprintf("%s %.2f %s", sign, c.Target, word)
-		if c.Target == 0 {
-			verdict = "shown beside it"
-		}
-		fmt.Printf("%-24s %7.2f %-4s %7.2f %-4s %8.2f %6.2f … %-6.2f %s; %s\n", c.Name, c.Engine, c.Unit, c.Raw, c.Unit, c.Ratio, c.Low, c.High, verdict, c.Against)
-	}
-	if out != "" {
-		err = write(out, cells, b)
-	}
-	return short, err
-}
-
-func (c *cell) measure(b *bench, rounds int) error {
-	var engine, raw, ratio []float64
-	for i := range rounds + 1 {
-		fmt.Fprintf(os.Stderr, "\r%s: round %d of %d ", c.Name, i, rounds)
-		e, r, err := c.measured(b)
-		if err != nil {
+func list(w io.Writer) error {
+	for _, l := range workloads {
+		if _, err := fmt.Fprintf(w, "%-14s %s\n", l.name, l.about); err != nil {
 			return err
 		}
-		if i == 0 {
-			continue // warm-up
-		}
-		engine, raw, ratio = append(engine, e), append(raw, r), append(ratio, e/r)
 	}
-	fmt.Fprint(os.Stderr, "\r\033[K")
-	c.Rounds, c.Low, c.High = rounds, slices.Min(ratio), slices.Max(ratio)
-	c.Engine, c.Raw, c.Ratio = median(engine), median(raw), median(ratio)
 	return nil
 }
 
-func median[T float64 | time.Duration](list []T) T {
-	sorted := slices.Sorted(slices.Values(list))
-	return sorted[len(sorted)/2]
-}
-
-// write stores the results with what they were measured on.
-func write(path string, cells []*cell, b *bench) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+// measure is a run: workloads, or the targets.
+func (f *flags) measure(check bool) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	stopProfile, err := startProfile(f.profile)
+	if err != nil {
 		return err
 	}
-	file, err := os.Create(path)
+	defer stopProfile()
+	o, err := newOutput(f.out)
+	if err != nil {
+		return err
+	}
+	p := &progress{to: os.Stderr, terminal: isTerminal(os.Stderr), start: time.Now()}
+	b, err := newBench(f.kernel)
+	if err != nil {
+		return err
+	}
+	defer b.close()
+	b.peers.path = f.peers
+	o.run.Machine = thisMachine()
+	p.show("building gnet and grpc-go (perf/peers)")
+	o.note(b, b.peers.build(ctx))
+	if check {
+		err = f.check(ctx, b, p, o)
+	} else {
+		err = f.workloads(ctx, b, p, o)
+	}
+	p.clear()
+	if ctx.Err() != nil {
+		fmt.Fprintln(os.Stderr, "interrupted: what was measured until then is written")
+	}
+	o.run.Machine.Kernel = b.used
+	return errors.Join(err, o.finish(b))
+}
+
+func (f *flags) workloads(ctx context.Context, b *bench, p *progress, o *output) error {
+	r := &runner{bench: b, rounds: f.rounds, window: f.window, progress: p, emit: func(group string, cells []*figures.Cell) error {
+		p.clear()
+		return errors.Join(figures.WriteTable(os.Stdout, group, cells), o.cells(cells))
+	}}
+	groups := selected(options{kernel: f.kernel, full: f.full}, f.only)
+	if len(groups) == 0 {
+		return fmt.Errorf("no group has %q in its name; orbitbench list names the workloads", f.only)
+	}
+	fmt.Println("* baseline: the best of a group's baselines in the same round is what a ratio is held against")
+	return r.run(ctx, groups)
+}
+
+// selected are the groups that the user wants.
+func selected(o options, only string) []group {
+	var groups []group
+	for _, w := range workloads {
+		for _, g := range w.groups(o) {
+			for word := range strings.SplitSeq(only, ",") {
+				if strings.Contains(strings.ToLower(w.name+": "+g.name), strings.ToLower(strings.TrimSpace(word))) {
+					groups = append(groups, g)
+					break
+				}
+			}
+		}
+	}
+	return groups
+}
+
+// remake makes the page of a run again.
+func remake(path string) error {
+	file, err := os.Open(path)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
-	var name unix.Utsname
-	_ = unix.Uname(&name)
-	commit := "unknown"
-	if text, err := exec.Command("git", "rev-parse", "--short", "HEAD").Output(); err == nil {
-		commit = strings.TrimSpace(string(text))
-	}
-	head := map[string]any{
-		"time": time.Now().UTC().Format(time.RFC3339), "go": runtime.Version(), "cpus": runtime.NumCPU(), "arch": runtime.GOARCH,
-		"system": unix.ByteSliceToString(name.Release[:]), "kernel": b.kernelName, "commit": commit, "command": strings.Join(os.Args, " "),
-	}
-	encoder := json.NewEncoder(file)
-	if err := encoder.Encode(head); err != nil {
-		return err
-	}
-	for _, c := range cells {
-		if err := encoder.Encode(c); err != nil {
-			return err
-		}
-	}
-	return file.Close()
-}
-
-// sourceHello is what the source side tells.
-type sourceHello struct {
-	Endpoint, Epoch string
-	Address         uint64
-}
-
-const rangeBytes = 64 << 20
-
-// modes of the source engines, each with its own lane.
-var modes = map[string]orbitte.Config{
-	"staged": {Lanes: 1},
-	"direct": {Lanes: 1, TCPHostMemory: orbitte.Direct},
-	"event":  {Lanes: 1, Progress: orbitte.EventDriven},
-	"busy":   {Lanes: 1, Progress: orbitte.Busy},
-}
-
-// serve is the child: raw server and one source engine at a time, as the parent asks for it on standard
-// input, so that idle engines do not disturb.
-func serve(kernel string) error {
-	listener, address, err := rawListen()
+	run, err := figures.ReadRun(file)
 	if err != nil {
-		return err
+		return fmt.Errorf("%s: %w", path, err)
 	}
-	go rawServe(listener)
-	memory, err := orbitte.Allocate(rangeBytes)
-	if err != nil {
-		return err
-	}
-	if err := memory.Prefault(); err != nil {
-		return err
-	}
-	debug.SetGCPercent(400)
-	fmt.Println(address)
-	in := bufio.NewScanner(os.Stdin)
-	var engine *orbitte.Engine
-	for in.Scan() {
-		engine, err = serveMode(engine, in.Text(), kernel, memory)
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	page := strings.TrimSuffix(path, filepath.Ext(path)) + ".html"
+	fmt.Println(page)
+	return writePage(page, run)
 }

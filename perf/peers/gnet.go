@@ -6,7 +6,6 @@ import (
 	"net"
 
 	"github.com/panjf2000/gnet/v2"
-	"github.com/panjf2000/gnet/v2/pkg/logging"
 
 	"github.com/orbitte/orbitte/perf/baselines"
 )
@@ -143,7 +142,7 @@ func serveGnet() error {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- gnet.Run(s, "tcp://"+address, gnet.WithNumEventLoop(1), gnet.WithLockOSThread(true), gnet.WithReadBufferCap(bufferBytes),
-			gnet.WithWriteBufferCap(bufferBytes), gnet.WithTCPNoDelay(gnet.TCPNoDelay), gnet.WithLogLevel(logging.ErrorLevel))
+			gnet.WithWriteBufferCap(bufferBytes), gnet.WithTCPNoDelay(gnet.TCPNoDelay), gnet.WithLogger(silent{}))
 	}()
 	select {
 	case err := <-ended:
@@ -155,5 +154,14 @@ func serveGnet() error {
 	}
 	return s.engine.Stop(context.Background())
 }
+
+// silent is a logger that says nothing: gnet's own writes to standard output, where the address is told.
+type silent struct{}
+
+func (silent) Debugf(string, ...any) {}
+func (silent) Infof(string, ...any)  {}
+func (silent) Warnf(string, ...any)  {}
+func (silent) Errorf(string, ...any) {}
+func (silent) Fatalf(string, ...any) {}
 
 func nothing([]byte) (any, error) { return nil, nil }

@@ -1,0 +1,219 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/orbitte/orbitte"
+	"github.com/orbitte/orbitte/perf/baselines"
+	"github.com/orbitte/orbitte/perf/figures"
+)
+
+// Names of subjects that several targets share.
+const (
+	rawBlocks   = "raw epoll, blocking"
+	rawSpins    = "raw loop, spinning"
+	ownStaged   = "orbitte tcp staged"
+	ownDirect   = "orbitte tcp direct"
+	ownHPTCP    = "orbitte hptcp"
+	rawLoopName = "raw loop, one stream (best of blocking, spinning)"
+)
+
+var rawOne = []string{rawBlocks, rawSpins}
+
+// examinations are the targets of this project with what they are measured by, in a minute all together.
+func examinations(o options) []examination {
+	return []examination{
+		readMiB(o), writeMiB(o), besideOthers(o), largeHPTCP(o, baselines.Pull), largeHPTCP(o, baselines.Push),
+		pages1024(o), pages120000(o), latency64(o), latency4k(o), smallBesideLarge(o), thousandPeers(o), registerTargets(o), idleTargets(o),
+	}
+}
+
+func mibWork(s Setup, op orbitte.Operation) subject {
+	return work{setup: s, operation: op, size: mib, batch: 32}.subject()
+}
+
+func readMiB(o options) examination {
+	return examination{
+		group: group{workload: "check", name: "READ 1 MiB", figure: figures.Rate, subjects: []subject{
+			rawBulk(baselines.Pull, mib, 1, false), rawBulk(baselines.Pull, mib, 1, true), mibWork(o.staged(), orbitte.Read), mibWork(o.direct(), orbitte.Read)}},
+		rounds: 7, window: 60 * time.Millisecond,
+		aims: []aim{
+			{name: "tcp-read-1m", bound: 0.80, ours: []string{ownStaged}, theirs: rawOne, against: rawLoopName, figure: rateOf},
+			{name: "tcp-read-1m-direct", bound: 0.95, ours: []string{ownDirect}, theirs: rawOne, against: rawLoopName, figure: rateOf},
+		},
+	}
+}
+
+func writeMiB(o options) examination {
+	return examination{
+		group: group{workload: "check", name: "WRITE 1 MiB", figure: figures.Rate, subjects: []subject{
+			rawBulk(baselines.Push, mib, 1, false), rawBulk(baselines.Push, mib, 1, true), mibWork(o.staged(), orbitte.Write), mibWork(o.direct(), orbitte.Write)}},
+		rounds: 7, window: 60 * time.Millisecond,
+		aims: []aim{
+			{name: "tcp-write-1m", bound: 0.80, ours: []string{ownStaged}, theirs: rawOne, against: rawLoopName, figure: rateOf},
+			{name: "tcp-write-1m-direct", bound: 0.95, ours: []string{ownDirect}, theirs: rawOne, against: rawLoopName, figure: rateOf},
+		},
+	}
+}
+
+// besideOthers holds the engine's best TCP plane, either direction, against what others offer for 1 MiB.
+func besideOthers(o options) examination {
+	write := func(s Setup) subject {
+		w := mibWork(s, orbitte.Write)
+		w.name += ", WRITE"
+		return w
+	}
+	e := examination{rounds: 3, window: 60 * time.Millisecond}
+	e.group = group{workload: "check", name: "1 MiB beside others", figure: figures.Rate, subjects: []subject{
+		mibWork(o.direct(), orbitte.Read), write(o.direct()), mibWork(o.hptcp(), orbitte.Read), write(o.hptcp()),
+		goNetBulk(baselines.Pull, mib), gnetBulk(baselines.Pull, mib), grpcCall(baselines.Pull, mib, false), grpcCall(baselines.Pull, mib, true)}}
+	for _, t := range baselines.Tools() {
+		if t.Name == "ucx put" || t.Name == "libfabric ping-pong" || t.Name == "iperf3" {
+			s := toolSubject(t, mib)
+			s.most = 1024
+			e.group.subjects = append(e.group.subjects, s)
+		}
+	}
+	best := []string{ownDirect, ownDirect + ", WRITE", ownHPTCP, ownHPTCP + ", WRITE"}
+	for _, a := range []struct {
+		name   string
+		bound  float64
+		theirs []string
+	}{
+		{"vs-ucx-put-1m", 1.2, []string{"ucx put"}}, {"vs-libfabric-1m", 1.2, []string{"libfabric ping-pong"}}, {"vs-iperf3-1m", 1.0, []string{"iperf3"}},
+		{"vs-gnet-1m", 1.1, []string{"gnet"}}, {"vs-go-net-1m", 1.1, []string{"Go net"}}, {"vs-grpc-1m", 5, []string{"grpc-go, unary", "grpc-go, streaming"}},
+	} {
+		e.aims = append(e.aims, aim{name: a.name, bound: a.bound, ours: best, theirs: a.theirs, figure: rateOf})
+	}
+	return e
+}
+
+func largeHPTCP(o options, what byte) examination {
+	name, op, title := "hptcp-read-64m", orbitte.Read, "READ 64 MiB over HP-TCP"
+	if what == baselines.Push {
+		name, op, title = "hptcp-write-64m", orbitte.Write, "WRITE 64 MiB over HP-TCP"
+	}
+	e := examination{rounds: 5, window: 60 * time.Millisecond}
+	var theirs []string
+	for _, n := range []int{1, 2, 4} {
+		s := rawBulk(what, mib, n, false) // in blocks of 1 MiB, which go round as the engine's chunks do not: the better for it
+		s.baseline = true
+		theirs = append(theirs, s.name)
+		e.group.subjects = append(e.group.subjects, s)
+	}
+	e.group.workload, e.group.name, e.group.figure = "check", title, figures.Rate
+	wide := rawBulk(what, 64*mib, 1, false)
+	wide.name = "raw epoll, blocking, 64 MiB blocks"
+	wide.baseline = false
+	e.group.subjects = append(e.group.subjects, wide, work{setup: o.hptcp(), operation: op, size: 64 * mib, batch: 1}.subject())
+	e.aims = []aim{{name: name, bound: 0.95, ours: []string{ownHPTCP}, theirs: theirs, against: "best raw stream count of 1, 2, 4", figure: rateOf}}
+	return e
+}
+
+func pages1024(o options) examination {
+	own := pages{setup: o.hptcp(), operation: orbitte.Read, size: pageBytes, count: 1024, listed: true}.subject()
+	raw := rawBulk(baselines.Pull, 64*kib, 1, false)
+	return examination{
+		group:  group{workload: "check", name: "READ of 1,024 scattered pages", figure: figures.Rate, subjects: []subject{raw, rawBulk(baselines.Pull, 64*kib, 1, true), own}},
+		rounds: 7, window: 50 * time.Millisecond,
+		aims: []aim{{name: "hptcp-page-4k", bound: 0.90, ours: []string{own.name}, theirs: rawOne, against: "raw 64 KiB stream", figure: rateOf}},
+	}
+}
+
+func pages120000(o options) examination {
+	const count = 120000
+	own := pages{setup: o.hptcp(), operation: orbitte.Read, size: pageBytes, count: count, listed: true}.subject()
+	raw := rawPages(pageBytes, count)
+	return examination{
+		group:  group{workload: "check", name: "READ of 120,000 scattered pages", figure: figures.Rate, whole: true, subjects: []subject{raw, own}},
+		rounds: 5,
+		aims: []aim{
+			{name: "hptcp-page-120k", bound: 150, atMost: true, unit: "ns", ours: []string{own.name}, theirs: []string{raw.name}, figure: secondsEach,
+				against: "raw readv and writev of the same pages: what is left is the engine's",
+				result:  func(o, t *figures.Sample) float64 { return (secondsEach(o) - secondsEach(t)) * 1e9 }},
+			{name: "hptcp-page-120k-allocations", bound: 0.001, atMost: true, unit: "a page", ours: []string{own.name}, figure: secondsEach, against: "none: those of the request itself, over its pages",
+				result: func(o, _ *figures.Sample) float64 { return float64(o.Usage.Allocations) / float64(o.Operations) }},
+		},
+	}
+}
+
+func latencySubjects(o options, size uint64) []subject {
+	manual := work{setup: o.staged().with(func(s *Setup) { s.Progress = "manual" }), operation: orbitte.Read, size: size, batch: 1}.subject()
+	return []subject{spinning.subject(size, true), manual, work{setup: o.staged(), operation: orbitte.Read, size: size, batch: 1}.subject()}
+}
+
+const ownManual = ownStaged + " manual"
+
+func latency64(o options) examination {
+	return examination{
+		group:  group{workload: "check", name: "READ 64 B, one at a time", figure: figures.P50, subjects: latencySubjects(o, 64)[:2]},
+		rounds: 7, window: 60 * time.Millisecond,
+		aims: []aim{{name: "read-64b-p50", bound: 1.15, atMost: true, ours: []string{ownManual}, theirs: []string{spinning.name}, figure: p50}},
+	}
+}
+
+func latency4k(o options) examination {
+	raw := []string{spinning.name}
+	return examination{
+		group:  group{workload: "check", name: "READ 4 KiB, one at a time", figure: figures.P50, subjects: latencySubjects(o, 4*kib)},
+		rounds: 7, window: 60 * time.Millisecond,
+		aims: []aim{
+			{name: "read-4k-p50-manual", bound: 1.15, atMost: true, ours: []string{ownManual}, theirs: raw, figure: p50},
+			{name: "read-4k-p50-adaptive", bound: 1.6, atMost: true, ours: []string{ownStaged}, theirs: raw, figure: p50},
+			{name: "read-4k-p99-manual", bound: 1.5, atMost: true, ours: []string{ownManual}, theirs: raw, figure: p99},
+			{name: "read-4k-p99-adaptive", bound: 1.5, atMost: true, ours: []string{ownStaged}, theirs: raw, figure: p99},
+		},
+	}
+}
+
+// smallBesideLarge takes the plane that is made for it; the workload mixed shows the others, and what the machine itself does.
+func smallBesideLarge(o options) examination {
+	alone, loaded := beside{setup: o.hptcp()}.subject(), beside{setup: o.hptcp(), large: true}.subject()
+	return examination{
+		group:  group{workload: "check", name: "READ 4 KiB beside 64 MiB", figure: figures.P50, subjects: []subject{alone, loaded, rawBeside(false), rawBeside(true)}},
+		rounds: 5, window: 80 * time.Millisecond,
+		aims: []aim{{name: "small-beside-large", bound: 3, atMost: true, ours: []string{loaded.name}, theirs: []string{alone.name}, figure: p99}},
+	}
+}
+
+func thousandPeers(o options) examination {
+	few, many := crowdRate(o.staged(), 10), crowdRate(o.staged(), 1000)
+	return examination{
+		group:  group{workload: "check", name: "READ 64 B over many peers", figure: figures.Operations, subjects: []subject{few, many}},
+		rounds: 5, window: 150 * time.Millisecond,
+		aims: []aim{{name: "peers-1000", bound: 0.8, ours: []string{many.name}, theirs: []string{few.name}, figure: perSecond}},
+	}
+}
+
+func registerTargets(o options) examination {
+	own := registerSubject(o.staged(), 10000, 100)
+	return examination{
+		group:  group{workload: "check", name: "10,000 ranges registered and unregistered, 100 rounds", figure: figures.Value, whole: true, subjects: []subject{own}},
+		rounds: 1,
+		aims:   []aim{{name: "register-rounds", bound: 1.2, atMost: true, ours: []string{own.name}, against: "the third round", figure: valueOf, result: valueAlone}},
+	}
+}
+
+// idleTargets measures an idle crowd twice and takes the lesser figures: what disturbs can only add.
+func idleTargets(o options) examination {
+	own := subject{
+		name: ownStaged, axes: figures.Axes{Peers: 1000},
+		measure: func(ctx context.Context, b *bench, _ int) (s figures.Sample, err error) {
+			cost, err := b.idleCost(ctx, o.staged(), 10, 1000, time.Second)
+			// A sample has one value: the targets below read the others from fields of the same meaning.
+			s.Value, s.Usage.PeakBytes, s.Operations, s.Seconds = 100*cost.cpuShare, uint64(max(cost.heapBytes, cost.rssBytes, 0)), 1000, 1
+			return s, err
+		},
+	}
+	memory := func(s *figures.Sample) float64 { return float64(s.Usage.PeakBytes) / kib }
+	return examination{
+		group:  group{workload: "check", name: "1,000 idle peers", figure: figures.Value, whole: true, subjects: []subject{own}},
+		rounds: 1,
+		aims: []aim{
+			{name: "idle-1000-peers", bound: 1, atMost: true, unit: "%", ours: []string{own.name}, against: "one core", figure: valueOf, result: valueAlone},
+			{name: "memory-per-idle-peer", bound: 16, atMost: true, unit: "KiB", ours: []string{own.name}, against: "heap and resident memory, the greater, of either process",
+				figure: memory, result: func(o, _ *figures.Sample) float64 { return memory(o) }},
+		},
+	}
+}

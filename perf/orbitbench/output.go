@@ -1,0 +1,116 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/pprof"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/orbitte/orbitte/perf/figures"
+)
+
+// output collects a run, and writes its lines as they come, so that an end in the middle loses nothing.
+type output struct {
+	base string // without extension; empty: nothing is written
+	file *os.File
+	run  figures.Run
+}
+
+func newOutput(path string) (*output, error) {
+	o := &output{}
+	if path == "" {
+		return o, nil
+	}
+	o.base = strings.TrimSuffix(strings.TrimSuffix(path, ".jsonl"), ".html")
+	if err := os.MkdirAll(filepath.Dir(o.base), 0o755); err != nil {
+		return nil, err
+	}
+	var err error
+	o.file, err = os.Create(o.base + ".jsonl")
+	return o, err
+}
+
+// note writes the head, once it is known what is there.
+func (o *output) note(b *bench, peersErr error) {
+	for _, name := range []string{"gnet", "grpc-go"} {
+		if o.run.Machine.Peers[name] = "perf/peers/go.mod"; peersErr != nil {
+			o.run.Machine.Peers[name] = peersErr.Error()
+		}
+	}
+	o.run.Machine.Kernel = b.kernel
+	if o.file != nil {
+		if err := figures.WriteMachine(o.file, &o.run.Machine); err != nil {
+			fmt.Fprintln(os.Stderr, "orbitbench:", err)
+		}
+	}
+}
+
+func (o *output) cells(cells []*figures.Cell) error {
+	o.run.Cells = append(o.run.Cells, cells...)
+	for _, c := range cells {
+		if o.file == nil {
+			break
+		}
+		if err := figures.WriteCell(o.file, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (o *output) target(t figures.Target) error {
+	o.run.Targets = append(o.run.Targets, t)
+	if o.file == nil {
+		return nil
+	}
+	return figures.WriteTarget(o.file, &t)
+}
+
+// finish writes the page.
+func (o *output) finish(b *bench) error {
+	if b.why != nil {
+		fmt.Println("system calls are not counted:", b.why)
+	}
+	if o.file == nil {
+		return nil
+	}
+	if err := o.file.Close(); err != nil {
+		return err
+	}
+	fmt.Printf("written: %s.jsonl, %s.html\n", o.base, o.base)
+	return writePage(o.base+".html", &o.run)
+}
+
+func writePage(path string, run *figures.Run) error {
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	if err := figures.WriteHTML(file, run); err != nil {
+		file.Close()
+		return err
+	}
+	return file.Close()
+}
+
+func isTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}
+
+func startProfile(path string) (stop func(), err error) {
+	if path == "" {
+		return func() {}, nil
+	}
+	file, err := os.Create(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := pprof.StartCPUProfile(file); err != nil {
+		return nil, err
+	}
+	return func() { pprof.StopCPUProfile(); file.Close() }, nil
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/orbitte/orbitte"
+	"github.com/orbitte/orbitte/perf/figures"
+)
+
+// registerRounds registers so many ranges and ends them again, so many times over, and tells the time of each round.
+func registerRounds(ctx context.Context, b *bench, setup Setup, ranges, rounds int) ([]time.Duration, error) {
+	p, err := b.pair(setup)
+	if err != nil {
+		return nil, err
+	}
+	const each = 4096
+	list := make([]orbitte.Range, ranges)
+	for i := range list {
+		list[i] = orbitte.Range{Memory: b.memory, Offset: uint64(i) * each, Length: each, Permission: orbitte.LocalOnly}
+	}
+	var times []time.Duration
+	for range rounds {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		start := time.Now()
+		registered, err := p.engine.RegisterBatch(list)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range registered {
+			if err := p.engine.Unregister(ctx, r); err != nil {
+				return nil, err
+			}
+		}
+		times = append(times, time.Since(start))
+	}
+	return times, nil
+}
+
+// lastOverThird is how much slower the end of a series is than its third round: the median of the last three over that
+// of the second to fourth, since single rounds meet the collector.
+func lastOverThird(times []time.Duration) float64 {
+	middle := func(list []time.Duration) float64 {
+		var f []float64
+		for _, t := range list {
+			f = append(f, t.Seconds())
+		}
+		return figures.Median(f)
+	}
+	if len(times) < 7 {
+		return 0
+	}
+	return middle(times[len(times)-3:]) / middle(times[1:4])
+}
+
+func registerSubject(setup Setup, ranges, rounds int) subject {
+	return subject{
+		name: setup.name(), unit: "last/third", axes: figures.Axes{Batch: ranges, Progress: setup.Progress, Kernel: setup.Kernel},
+		note: "an operation is one range registered and unregistered",
+		measure: func(ctx context.Context, b *bench, _ int) (s figures.Sample, err error) {
+			var times []time.Duration
+			err = alone(&s, func() error {
+				start := time.Now()
+				times, err = registerRounds(ctx, b, setup, ranges, rounds)
+				s.Seconds, s.Operations = time.Since(start).Seconds(), uint64(ranges*len(times))
+				return err
+			})
+			s.Value, s.Latency = lastOverThird(times), figures.NewHistogram()
+			for _, t := range times {
+				s.Latency.Record(t)
+			}
+			return s, err
+		},
+	}
+}

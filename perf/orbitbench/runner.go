@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/orbitte/orbitte/perf/figures"
+)
+
+// runner measures groups, one after the other, their subjects interleaved.
+type runner struct {
+	bench    *bench
+	rounds   int
+	window   time.Duration // what a sample should take
+	progress *progress
+	emit     func(group string, cells []*figures.Cell) error
+}
+
+// entry is a subject with its samples.
+type entry struct {
+	subject
+	cell    *figures.Cell
+	n       int
+	samples []figures.Sample
+	gone    bool
+}
+
+// run measures until all groups are done or the context ends; what was measured until then is emitted, too.
+func (r *runner) run(ctx context.Context, groups []group) error {
+	for i, g := range groups {
+		if ctx.Err() != nil {
+			return nil
+		}
+		entries := r.measure(ctx, g, fmt.Sprintf("group %d of %d", i+1, len(groups)))
+		if err := r.emit(g.name, cellsOf(g, entries)); err != nil {
+			return err
+		}
+		if err := r.bench.release(func(*pair) bool { return true }); err != nil {
+			return err
+		}
+		if err := r.bench.disperse(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *runner) measure(ctx context.Context, g group, where string) []*entry {
+	entries := make([]*entry, len(g.subjects))
+	for i, s := range g.subjects {
+		entries[i] = &entry{subject: s, cell: &figures.Cell{Workload: g.workload, Group: g.name, Subject: s.name, Axes: s.axes, Baseline: s.baseline, Unit: s.unit, Note: s.note}}
+		entries[i].n, _, _ = s.counts()
+	}
+	for round := range r.rounds + 1 {
+		for k := range entries { // each round begins with another one, so that nobody is always first
+			e := entries[(k+round)%len(entries)]
+			if e.gone || ctx.Err() != nil {
+				continue
+			}
+			r.progress.show("%s, round %d of %d: %s: %s", where, round, r.rounds, g.name, e.name)
+			r.sample(ctx, g, e, round)
+		}
+	}
+	return entries
+}
+
+// sample makes one; round 0 warms up and says how many operations fill the window.
+func (r *runner) sample(ctx context.Context, g group, e *entry, round int) {
+	s, err := e.measure(ctx, r.bench, e.n)
+	if e.alone {
+		if closed := r.bench.release(func(p *pair) bool { return p.setup.spins() }); err == nil {
+			err = closed
+		}
+	}
+	switch {
+	case err != nil && ctx.Err() != nil: // interrupted in the middle: this sample does not count
+	case err != nil && isAbsent(err):
+		e.gone, e.cell.Absent = true, err.Error()
+	case err != nil:
+		e.gone, e.cell.Failed = true, oneLine(err.Error())
+	case round > 0:
+		e.samples = append(e.samples, s)
+	case !g.whole:
+		e.n = e.fit(s.Seconds, r.window)
+	}
+}
+
+// fit is how many operations take a window, when n took so many seconds.
+func (e *entry) fit(seconds float64, window time.Duration) int {
+	first, step, most := e.counts()
+	n := first
+	if seconds > 0 {
+		n = int(min(float64(first)*float64(max(e.stretch, 1))*window.Seconds()/seconds, float64(most)))
+	}
+	return max((n+step-1)/step, 1) * step
+}
+
+// cellsOf merges the samples and compares them with the baselines of their rounds.
+func cellsOf(g group, entries []*entry) []*figures.Cell {
+	var names []string
+	var baselines [][]figures.Sample
+	for _, e := range entries {
+		if e.baseline && len(e.samples) > 0 {
+			names, baselines = append(names, e.name), append(baselines, e.samples)
+		}
+	}
+	var cells []*figures.Cell
+	for _, e := range entries {
+		e.cell.Fill(e.samples)
+		if !e.baseline && len(e.samples) > 0 && len(baselines) > 0 {
+			e.cell.Against = strings.Join(names, " / ")
+			e.cell.Compare(g.figure, e.samples, baselines)
+		}
+		cells = append(cells, e.cell)
+	}
+	return cells
+}
+
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }

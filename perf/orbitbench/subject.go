@@ -1,0 +1,45 @@
+package main
+
+import (
+	"context"
+
+	"github.com/orbitte/orbitte/perf/figures"
+)
+
+// subject is one way of doing a group's work.
+type subject struct {
+	name     string
+	baseline bool
+	axes     figures.Axes
+	note     string
+	unit     string // of Sample.Value; empty: the value means nothing
+	// counts: operations of the first, warming sample; of which all others are a multiple; and the most. The runner
+	// chooses so many that a sample takes the group's window.
+	first, step, most int
+	measure           func(ctx context.Context, b *bench, n int) (figures.Sample, error)
+	// stretch makes the window so many times longer, for programs whose start must not show; 0: once.
+	stretch int
+	// alone is true for what must not stay open beside others: its engines spin.
+	alone bool
+}
+
+// group is what is measured in the same rounds, since it is compared.
+type group struct {
+	workload string
+	name     string
+	figure   figures.Figure // what is compared
+	subjects []subject
+	// whole: figures come from work of a given amount, so that no window is aimed at.
+	whole bool
+}
+
+// counts fills defaults in.
+func (s *subject) counts() (first, step, most int) {
+	step = max(s.step, 1)
+	first = max(s.first, step)
+	most = s.most
+	if most == 0 {
+		most = 1 << 30
+	}
+	return first, step, most
+}
