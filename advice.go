@@ -30,6 +30,7 @@ var advices = map[error]advice{
 	ErrPeer:          {"the source answered that it failed; no byte was committed", "look at the source's log"},
 	ErrUnquiesced:    {"work under way may still touch the memory, which stays owned and charged", "do not reuse the memory; call again to go on waiting, or look at RetainedResources"},
 	ErrSystem:        {"the engine holds nothing for the failed call", "see the system's error"},
+	ErrDevice:        {"the copies have ended; the effects are in the report", "see the driver's error; after an error that stays (cuda.CallError names it) only a new process can use that GPU again"},
 }
 
 // situation is what kind of call failed, where what is known depends on it. The zero value is a submission,
@@ -39,6 +40,9 @@ type situation uint8
 const (
 	submitting situation = iota
 	waiting              // only a wait ended
+	allocating           // memory of a CUDA driver that does not come to be
+	freeing              // memory that a CUDA driver refuses to free
+	copying              // Close of an engine whose GPU copies are not proven ended
 	unposted             // the context had ended before anything was done
 	asking               // the question that opens or refreshes a segment; there is no report
 	notifying            // a notification, whose effect is in its report
@@ -77,7 +81,7 @@ var situations = map[situation]map[error]advice{
 		ErrUnquiesced: {"every request on the segment has ended and no memory is touched on its behalf any more; only its stream has yet to close", "call CloseSegment again, with a context that lasts"},
 	},
 	opening: {
-		ErrUnavailable: {"no engine was opened; no other path was taken in its place", "run `orbitte devices`, which says what is there and what is missing, then correct Config.RDMA or the host"},
+		ErrUnavailable: {"no engine was opened; no other path was taken in its place", "run `orbitte devices`, which says what is there and what is missing, then correct Config or the host"},
 	},
 	keeping: {
 		ErrUnquiesced: {"the RDMA library refused to end what is named, and is not asked again: a device may still reach the memory behind it, which stays mapped and charged", "do not reuse that memory; look at RetainedResources; only the end of the process frees it"},
@@ -88,6 +92,19 @@ var situations = map[situation]map[error]advice{
 		ErrUnknownRegion: {"bytes were moved before the region went; the effects are in the report", "refresh the segment, resolve the address again and transfer all of it again"},
 		ErrUnavailable:   {"bytes were moved before the refusal; no other path was tried; the effects are in the report", "name a transport that the peer serves for this region, and transfer all of it again"},
 		ErrPeer:          {"the source answered that it failed, after bytes were moved; the effects are in the report", "look at the source's log, then transfer again"},
+	},
+	allocating: {
+		ErrUnavailable: {"nothing was allocated or adopted, and no host memory was taken in its place", "run `orbitte devices`, which says what is there and what is missing"},
+		ErrInvalid:     {"nothing was allocated or adopted", "correct the argument; memory of the host is allocated with Allocate or AllocatePinnedHost, or adopted with Adopt or AdoptPointer"},
+		ErrExhausted:   {"nothing was allocated", "free memory of the GPU, here or in other processes (nvidia-smi shows them), or ask for less"},
+		ErrUnquiesced:  {"nothing was allocated or adopted; the driver did not take back what was begun, which stays", "look at RetainedResources; only the end of the process frees it"},
+		ErrSystem:      {"nothing was allocated or adopted", "see the driver's error; nvidia-smi and the kernel's log (NVRM, Xid) say more"},
+	},
+	freeing: {
+		ErrUnquiesced: {"the handle is closed; the driver refused to end the memory, and is not asked again", "nothing; it is listed by cuda.RetainedResources, and the end of the process frees it"},
+	},
+	copying: {
+		ErrUnquiesced: {"a copy from or to a GPU is not proven ended: memory, chunk and stream of it stay, and are charged", "do not reuse that memory; look at RetainedResources; only the end of the process frees it"},
 	},
 	tearing: {
 		ErrUnquiesced: {"every frame and submission has ended and no memory is touched any more; only the engine's own streams, lanes or log have yet to end", "call Close again, with a context that lasts"},
@@ -135,7 +152,7 @@ var limitFields = map[string]string{
 	"requester bytes in flight": "SubmittedBytes", payloadBudget: "PayloadBytes", "source handlers": "SourceHandlers",
 	"source queue": "SourceQueue", "peer streams": "PeerSegments", "accepted streams": "PeerSegments",
 	"pending notifications": "Notifications", "pending notification bytes": "NotificationQueue",
-	"one notification": "NotificationBytes", "name look-ups in flight": "Lookups",
+	"pinned staging": "PinnedStagingBytes", "one notification": "NotificationBytes", "name look-ups in flight": "Lookups",
 	"HP-TCP peer streams": "Streams", "HP-TCP accepted streams": "Streams",
 	"RDMA queue pairs": "Endpoints", "RDMA grants": "Grants", "RDMA direct bytes": "DirectBytes", "RDMA staging bytes": "StagingBytes",
 	"RDMA memory regions": "CachedRegions", "RDMA memory region bytes": "CachedBytes", "RDMA completion entries": "CompletionEntries",

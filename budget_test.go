@@ -208,7 +208,7 @@ func TestLookupWithoutADeadlineEndsByTheRequestTimeout(t *testing.T) {
 func TestEveryErrorClassSaysWhatIsKnownAndWhatToDo(t *testing.T) {
 	classes := []error{
 		ErrInvalid, ErrClosed, ErrExhausted, ErrUncovered, ErrUnknownRegion, ErrPermission, ErrConflict, ErrUnavailable, ErrStaleEpoch,
-		ErrUnreachable, ErrDisconnected, ErrDeadline, ErrCancelled, ErrProtocol, ErrPeer, ErrUnquiesced, ErrSystem,
+		ErrUnreachable, ErrDisconnected, ErrDeadline, ErrCancelled, ErrProtocol, ErrPeer, ErrUnquiesced, ErrSystem, ErrDevice,
 	}
 	if len(classes) != len(advices) {
 		t.Fatalf("%d classes, advice for %d", len(classes), len(advices))

@@ -79,10 +79,16 @@ func (e *Engine) Close(ctx context.Context) error {
 	if err := e.closeTransport(ctx); err != nil {
 		return in(tearing, err)
 	}
+	if err := e.closeStages(ctx); err != nil {
+		return in(tearing, err)
+	}
 	if err := e.endLanes(ctx); err != nil {
 		return err
 	}
-	return e.rdma.ended()
+	if err := e.rdma.ended(); err != nil {
+		return err
+	}
+	return e.cuda.ended()
 }
 
 // closeTurns is what an engine without work needs to end its streams, loops and log, many times over; each of
@@ -251,6 +257,8 @@ func (r *runner) name() string {
 	switch {
 	case r.lane.Index == slowLane:
 		return "the cold lane of RDMA"
+	case r.lane.Index == deviceLane:
+		return "the cold lane of CUDA"
 	case r.lane.Index < 0:
 		return "the cold lane"
 	}
@@ -259,7 +267,7 @@ func (r *runner) name() string {
 
 // Resource is something that the engine keeps because it is not proven ended.
 type Resource struct {
-	Kind   string // "submission", "registration", "descriptor", "name look-up"
+	Kind   string // "submission", "registration", "descriptor", "name look-up", "GPU copy" and others
 	Object string
 	Reason string
 }
@@ -288,6 +296,7 @@ func (e *Engine) RetainedResources() []Resource {
 		}
 	}
 	list = append(list, e.rdma.resources()...)
+	list = append(list, e.cuda.resources()...)
 	if n := e.counts.lookupsLeft.Load(); n > 0 {
 		list = append(list, Resource{"name look-up", fmt.Sprintf("%d look-ups", n), "the caller has gone, the resolver has not returned"})
 	}

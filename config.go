@@ -9,6 +9,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/orbitte/orbitte/cuda"
 	"github.com/orbitte/orbitte/netproto"
 	"github.com/orbitte/orbitte/reactor"
 	"github.com/orbitte/orbitte/verbs"
@@ -81,6 +82,12 @@ type Limits struct {
 	NotificationQueue uint64 // their bytes; 1 MiB
 	NotificationBytes uint64 // name plus message of one; 64 KiB
 	Lookups           int    // host-name look-ups in flight; 32
+
+	// For Config.CUDA only. Pinned host memory through which memory on GPUs is staged, taken whole when such memory is
+	// first registered, and given back by Close; 16 MiB for each lane.
+	PinnedStagingBytes uint64
+	// Its pieces; each lane has half of its share for its own requests and half for those of peers. 1 MiB.
+	StagingChunkBytes uint64
 }
 
 // Config of an engine. Its zero value is a loopback engine with every default.
@@ -112,6 +119,11 @@ type Config struct {
 	// fails unless at least one device is usable; nothing ever becomes TCP silently (SPEC G-4).
 	Verbs verbs.Calls
 	RDMA  *RDMAConfig
+
+	// CUDA is the driver, as cuda/libcuda.Load returns it. It lets the engine register memory from AllocateDevice and
+	// AdoptDevice, and copy from and to it. Nil: device memory is refused with ErrUnavailable. Open fails when the driver is
+	// too old or there is no GPU (SPEC C-1); it makes no context on any. An engine without it links no C.
+	CUDA cuda.Calls
 
 	// HPTCP makes the engine serve and use HP-TCP, the fast data plane over TCP. Nil: it neither listens for it nor
 	// tells peers of it, and refuses requests that name TransportHPTCP with ErrUnavailable (SPEC G-4, W-9).

@@ -44,6 +44,7 @@ type Engine struct {
 	cold     *runner    // nil in manual mode, where look-ups are their caller's
 	rdma     *rdmaPart  // nil without RDMA
 	hptcp    *hptcpPart // nil without HP-TCP
+	cuda     *cudaPart  // nil without CUDA
 	listener *control.Listener
 
 	admission control.Admission
@@ -98,7 +99,8 @@ type engineBudgets struct {
 	streams, sessions                []*budgets.Budget // per lane
 	rdma                             rdma.Budgets      // nil budgets without RDMA
 	hptcp                            hptcpBudgets
-	ledger                           budgets.Ledger // all of them, in the order of Stats
+	pinned                           *budgets.Budget // nil without CUDA
+	ledger                           budgets.Ledger  // all of them, in the order of Stats
 }
 
 func newBudgets(c *Config, lanes int) engineBudgets {
@@ -126,6 +128,9 @@ func newBudgets(c *Config, lanes int) engineBudgets {
 	if c.RDMA != nil {
 		b.rdma = newRDMABudgets(add, &c.RDMA.Limits)
 	}
+	if c.CUDA != nil {
+		b.pinned = add("pinned staging", "bytes", int64(l.PinnedStagingBytes))
+	}
 	if c.HPTCP != nil {
 		b.hptcp = newHPTCPBudgets(add, c.HPTCP.Limits.Streams, lanes)
 	}
@@ -134,12 +139,15 @@ func newBudgets(c *Config, lanes int) engineBudgets {
 
 // loops lists every loop that was built.
 func (e *Engine) loops() []*runner {
-	list := append(make([]*runner, 0, len(e.runners)+2), e.runners...)
+	list := append(make([]*runner, 0, len(e.runners)+3), e.runners...)
 	if e.cold != nil {
 		list = append(list, e.cold)
 	}
 	if e.rdma != nil {
 		list = append(list, e.rdma.slow)
+	}
+	if e.cuda != nil {
+		list = append(list, e.cuda.slow)
 	}
 	return list
 }

@@ -35,6 +35,7 @@ var (
 	ErrPeer          = errors.New("the peer failed")
 	ErrUnquiesced    = errors.New("not proven quiet")
 	ErrSystem        = errors.New("the system refused")
+	ErrDevice        = errors.New("the GPU failed")
 )
 
 // Error says what failed, where, what is known and what to do.
@@ -120,9 +121,12 @@ func classOf(err error) error {
 	var path *rdma.NoPath
 	var left *rdma.RollbackError
 	var miss *rdma.MissError
+	class := classOfCUDA(err)
 	switch {
 	case errors.As(err, &own):
 		return own.Class
+	case class != nil:
+		return class
 	case errors.As(err, &path):
 		return ErrUnavailable
 	case errors.As(err, &miss): // of places for queue pairs, at the source
@@ -172,6 +176,8 @@ func classOfFault(f *lanes.Fault) error {
 		return ErrExhausted
 	case lanes.Closed:
 		return ErrClosed
+	case lanes.DeviceFailed:
+		return ErrDevice
 	}
 	return ErrSystem
 }

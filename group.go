@@ -356,6 +356,10 @@ func (t *task) failure(i int) error {
 }
 
 func (g *group) path(t *task) string {
+	return t.placing.way(g.carriedBy(t), t.segment.peer == nil)
+}
+
+func (g *group) carriedBy(t *task) string {
 	switch {
 	case t.segment.peer == nil:
 		return "local copy"

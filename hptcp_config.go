@@ -74,5 +74,10 @@ func (r *Range) profile() (p netproto.Region) {
 	if r.HPTCP {
 		p.Flags = netproto.RegionHPTCP
 	}
+	if ordinal := r.Memory.GPU(); ordinal >= 0 { // (SPEC W-7, W-8)
+		p.Memory = netproto.MemoryCUDA
+		p.Flags |= netproto.RegionScoped
+		p.Scope.Ordinal = uint32(ordinal)
+	}
 	return p
 }

@@ -14,5 +14,5 @@ func AdoptPointer(p unsafe.Pointer, length uintptr, owner any) (*Memory, error) 
 	if err != nil {
 		return nil, &Error{Op: "AdoptPointer", Index: -1, Class: ErrInvalid, Cause: err}
 	}
-	return &Memory{backing: backing}, nil
+	return memoryOf(backing), nil
 }

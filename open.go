@@ -2,6 +2,7 @@ package orbitte
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -42,6 +43,11 @@ func open(config Config) (*Engine, error) {
 	places, err := placeLanes(&config)
 	if err != nil {
 		return nil, err
+	}
+	if config.CUDA != nil {
+		if err := config.Limits.completeStaging(len(places)); err != nil {
+			return nil, err
+		}
 	}
 	e := &Engine{
 		config: config, requester: lanes.NewGate(), peers: map[peerKey]*peer{},
@@ -151,6 +157,9 @@ func (e *Engine) build(places []lanes.Place) error {
 		e.runners = append(e.runners, r)
 	}
 	e.buildHPTCP()
+	if err := e.buildCUDA(); err != nil {
+		return err
+	}
 	if err := e.buildRDMA(); err != nil || e.config.Progress == Manual {
 		return err
 	}
@@ -243,7 +252,7 @@ func (e *Engine) eachListener(do func(*control.Listener)) {
 
 // abandon undoes a build whose loops never ran, and says why it came to that.
 func (e *Engine) abandon(why error) error {
-	left := e.rdma.abandon()
+	left := errors.Join(e.rdma.abandon(), e.cuda.abandon())
 	for _, r := range e.loops() {
 		_ = r.lane.Loop.Close() // nothing was submitted, so nothing can be outstanding; the build's error is told
 	}
@@ -328,7 +337,7 @@ func (e *Engine) unwind(why error) error {
 	if sealed {
 		e.eachListener(shut) // their lane has ended: nobody else uses the kernel
 	}
-	return leaving(why, e.rdma.abandon())
+	return leaving(why, errors.Join(e.rdma.abandon(), e.cuda.abandon()))
 }
 
 // run is a lane's goroutine. The error is set before the loop delivers its last letters.

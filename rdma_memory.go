@@ -58,6 +58,9 @@ func (p *rdmaPart) prepare(fresh []*segments.Registration) (failed int, undone [
 	}
 	p.native.Lock()
 	for i, r := range fresh {
+		if r.Backing().Kind() == segments.Device { // no device of another kind reaches it; requests over RDMA are refused
+			continue
+		}
 		if err = p.register(r); err != nil {
 			undone = p.undo(fresh[:i])
 			failed = i
@@ -113,7 +116,10 @@ func (p *rdmaPart) register(r *segments.Registration) error {
 // undo takes back what was registered of a batch that failed; the endings are to be waited for. The caller has p.native.
 func (p *rdmaPart) undo(fresh []*segments.Registration) (undone []*ending) {
 	for _, r := range fresh {
-		entry, _ := p.engine.ended.LoadAndDelete(r)
+		entry, attached := p.engine.ended.LoadAndDelete(r)
+		if !attached {
+			continue
+		}
 		w := entry.(*ending)
 		r.Attach(nil)
 		w.native.tell(w)
@@ -153,16 +159,14 @@ func (m *nativeMemory) deregistered(err error) {
 		m.backing.Drop() // proof: no device can reach it any more
 	}
 	if w != nil {
-		w.err = err
-		close(w.done)
+		w.over(m.part.engine, err)
 	}
 }
 
 // tell lets w hear of the end, now if it has come.
 func (m *nativeMemory) tell(w *ending) {
 	if over, err := m.part.memory.await(m, w); over {
-		w.err = err
-		close(w.done)
+		w.over(m.part.engine, err)
 	}
 }
 

@@ -53,7 +53,48 @@ func (r *Registration) Permission() Permission { return r.inner.Permission() }
 type ending struct {
 	done   chan struct{}
 	native *nativeMemory // what it has on the devices; nil: nothing
+	driver *driverMemory // what it holds of a CUDA driver; nil: nothing
 	err    error         // why the devices keep it; read after done
+}
+
+// over says that the registration has ended, once its memory's hold is given back. What devices keep for good is held for
+// good.
+func (w *ending) over(e *Engine, kept error) {
+	if w.err = kept; w.driver == nil || kept != nil {
+		close(w.done)
+		return
+	}
+	e.releaseDriverMemory(w.driver, func() { close(w.done) })
+}
+
+// awaitEnd lets Unregister hear of the end, and holds the driver's memory until then, once for each registration. The
+// caller has registering, and holds the memory, too.
+func (e *Engine) awaitEnd(r *segments.Registration, d *driverMemory) {
+	entry, _ := e.ended.LoadOrStore(r, &ending{done: make(chan struct{})})
+	if w := entry.(*ending); d != nil && w.driver == nil && d.tryHold() {
+		w.driver = d
+	}
+}
+
+// registrable checks what the tracker does not know: the range's part of its memory object, and whether this engine can
+// use such memory.
+func (e *Engine) registrable(r *Range) error {
+	m := r.Memory
+	switch {
+	case r.HPTCP && e.hptcp == nil:
+		return &Error{Class: ErrUnavailable, Cause: errNoHPTCP}
+	case r.Length == 0, !segments.Within(r.Offset, r.Length, m.length):
+		return &segments.RangeError{Object: "memory object", ID: m.Address(), Offset: r.Offset, Length: r.Length, Limit: m.length}
+	case m.Type() == MemoryHost:
+		return nil
+	case e.cuda == nil:
+		return &Error{Class: ErrUnavailable, Cause: errNoCUDA}
+	case m.driver.platform != e.cuda.platform:
+		return &Error{Class: ErrInvalid, Cause: errOtherDriver}
+	case r.HPTCP:
+		return &Error{Class: ErrUnavailable, Cause: errDeviceHPTCP}
+	}
+	return nil
 }
 
 // Register makes a range of a memory object usable by requests and, if permitted, by peers. Errors:
@@ -83,13 +124,13 @@ func (e *Engine) register(op string, ranges []Range) ([]*Registration, error) {
 		if !r.Memory.hold() {
 			return nil, &Error{Op: op, Index: i, Class: ErrInvalid, Cause: errMemoryClosed}
 		}
-		defer r.Memory.backing.Drop()
-		if r.HPTCP && e.hptcp == nil {
-			return nil, &Error{Op: op, Index: i, Class: ErrUnavailable, Cause: errNoHPTCP}
+		defer r.Memory.unhold()
+		if err := e.registrable(&r); err != nil {
+			return nil, &Error{Op: op, Index: i, Class: classOf(err), Cause: err}
 		}
-		specs[i] = segments.Spec{Backing: r.Memory.backing, Offset: r.Offset, Length: r.Length, Permission: r.Permission, Profile: r.profile()}
+		specs[i] = segments.Spec{Backing: r.Memory.backing, Offset: r.Memory.offset + r.Offset, Length: r.Length, Permission: r.Permission, Profile: r.profile()}
 	}
-	inner, undone, err := e.publish(specs)
+	inner, undone, err := e.publish(specs, ranges)
 	if err != nil {
 		e.awaitAll(undone)
 		return nil, registrationError(op, err)
@@ -98,7 +139,6 @@ func (e *Engine) register(op string, ranges []Range) ([]*Registration, error) {
 	seen := map[*segments.Registration]*Registration{}
 	for i, r := range inner {
 		if seen[r] == nil { // elements that were coalesced share a handle, as they share a reference
-			e.ended.LoadOrStore(r, &ending{done: make(chan struct{})})
 			seen[r] = &Registration{engine: e, inner: r}
 		}
 		handles[i] = seen[r]
@@ -107,7 +147,7 @@ func (e *Engine) register(op string, ranges []Range) ([]*Registration, error) {
 }
 
 // publish makes a batch visible, once the devices have it. A failure says what of the batch is still to be waited for.
-func (e *Engine) publish(specs []segments.Spec) (inner []*segments.Registration, undone []*ending, err error) {
+func (e *Engine) publish(specs []segments.Spec, ranges []Range) (inner []*segments.Registration, undone []*ending, err error) {
 	e.registering.Lock()
 	defer e.registering.Unlock()
 	e.mu.Lock()
@@ -116,14 +156,20 @@ func (e *Engine) publish(specs []segments.Spec) (inner []*segments.Registration,
 	if began {
 		return nil, nil, &Error{Index: -1, Class: ErrClosed}
 	}
-	if e.rdma == nil || e.config.RDMA.HostMemory == HostStaged { // what is staged is no device's to reach
-		inner, err = e.tracker.Register(specs)
-		return inner, nil, err
+	if err := e.prepareDevices(specs); err != nil {
+		return nil, nil, err
 	}
-	inner, err = e.tracker.RegisterPrepared(specs, func(fresh []*segments.Registration) (failed int, err error) {
+	prepare := func(fresh []*segments.Registration) (failed int, err error) {
 		failed, undone, err = e.rdma.prepare(fresh)
 		return failed, err
-	})
+	}
+	if e.rdma == nil || e.config.RDMA.HostMemory == HostStaged { // what is staged is no device's to reach
+		prepare = nil
+	}
+	inner, err = e.tracker.RegisterPrepared(specs, prepare)
+	for i, r := range inner {
+		e.awaitEnd(r, ranges[i].Memory.driver)
+	}
 	return inner, undone, err
 }
 
@@ -200,7 +246,7 @@ func (e *Engine) registrationEnded(r *segments.Registration) {
 	if w := entry.(*ending); w.native != nil {
 		w.native.end(w)
 	} else {
-		close(w.done)
+		w.over(e, nil)
 	}
 }
 

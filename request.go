@@ -22,8 +22,8 @@ const (
 type Transport uint8
 
 const (
-	// TransportTCP: host memory over the peer's control stream; a copy in this process when the segment is
-	// the engine's own.
+	// TransportTCP: memory over the peer's control stream; a copy in this process when the segment is the engine's own.
+	// Memory on a GPU is staged through pinned host memory of the engine that it is registered with, which Report.Path says.
 	TransportTCP Transport = iota
 	// TransportRDMA: host memory over RDMA devices of both sides (Config.RDMA); a copy in this process when the segment
 	// is the engine's own. Refused with ErrUnavailable, which names what is missing, by an engine without RDMA, for a
@@ -147,6 +147,7 @@ type resolved struct {
 	offset, size uint64 // size: bytes that move
 	remote       uint64 // address at the source, as the request has it
 	remoteSize   uint64
+	placing      placing
 }
 
 // resolveRequest checks one request and borrows what it needs, before any effect (SPEC G-2, G-4, G-7). The
@@ -172,13 +173,18 @@ func (e *Engine) resolveRequest(r *Request) (resolved, error) {
 	if region.Permission&want != want {
 		return resolved{}, &segments.PermissionError{ID: region.ID, Has: region.Permission, Want: want}
 	}
-	if r.Transport == TransportHPTCP {
+	if r.Transport == TransportHPTCP && region.Memory == netproto.MemoryHost {
 		if err := optedIn(r.Segment, &region); err != nil {
 			return resolved{}, err
 		}
 	}
 	local, err := e.tracker.Borrow(r.Local+x.local, x.localSize)
 	if err != nil {
+		return resolved{}, err
+	}
+	placing := placingOf(local, &region)
+	if err := placing.refuse(r.Transport); err != nil {
+		local.Return()
 		return resolved{}, err
 	}
 	if !r.Segment.gate.Enter() {
@@ -188,7 +194,7 @@ func (e *Engine) resolveRequest(r *Request) (resolved, error) {
 	return resolved{
 		direction: r.Operation, transport: r.Transport, atomic: r.Atomic, scattered: r.scattered() && x.count > 0, segment: r.Segment,
 		local: local, localOffset: r.Local + x.local - local.Address(), localSize: x.localSize,
-		region: region.ID, offset: offset, size: x.bytes, remote: remote, remoteSize: x.remoteSize,
+		region: region.ID, offset: offset, size: x.bytes, remote: remote, remoteSize: x.remoteSize, placing: placing,
 	}, nil
 }
 

@@ -27,6 +27,9 @@ type Region struct {
 	ID              uint64
 	Address, Length uint64
 	Permission      Permission
+	// Type says where the bytes are, GPU on which of the peer's GPUs; -1 for host memory, and when the peer does not tell.
+	Type MemoryType
+	GPU  int
 	// HPTCP is true exactly when the region may be reached over HP-TCP, if the peer serves it.
 	HPTCP bool
 }
@@ -82,9 +85,17 @@ func (s *Segment) Regions() []Region {
 	published := s.view().Descriptor().Regions
 	regions := make([]Region, len(published))
 	for i, r := range published {
-		regions[i] = Region{ID: r.ID, Address: r.Base, Length: r.Length, Permission: r.Permission, HPTCP: r.Flags&netproto.RegionHPTCP != 0}
+		regions[i] = Region{ID: r.ID, Address: r.Base, Length: r.Length, Permission: r.Permission, Type: r.Memory, GPU: gpuOf(&r), HPTCP: r.Flags&netproto.RegionHPTCP != 0}
 	}
 	return regions
+}
+
+// gpuOf is the GPU that a peer names; -1: none.
+func gpuOf(r *netproto.Region) int {
+	if r.Memory != netproto.MemoryCUDA || r.Flags&netproto.RegionScoped == 0 || r.Scope.Ordinal == netproto.OrdinalUnknown {
+		return -1
+	}
+	return int(r.Scope.Ordinal)
 }
 
 // TransferBytesMax is the largest request that both sides admit, in bytes (field case F-73).

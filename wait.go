@@ -124,6 +124,9 @@ func (e *Engine) drive(d time.Duration) bool {
 	if e.rdma != nil { // its letters come from the lanes, or can wait for as long as a lane may
 		worked = e.rdma.slow.lane.Turn(reactor.Past) || worked
 	}
+	if e.cuda != nil {
+		worked = e.cuda.slow.lane.Turn(reactor.Past) || worked
+	}
 	if !worked && d > 0 {
 		if len(e.runners) > 1 {
 			d = min(d, 50*time.Microsecond) // the other lanes have no thread to wait on

@@ -182,6 +182,9 @@ func (p *parent) admit() netproto.Status {
 		return netproto.StatusOf(err)
 	}
 	p.registration = registration
+	if registration.Backing().Kind() == segments.Device { // nothing on this way can read it
+		return netproto.StatusBackendUnavailable
+	}
 	if status := p.name(); status != netproto.StatusSuccess {
 		return status
 	}

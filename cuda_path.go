@@ -1,0 +1,73 @@
+package orbitte
+
+import (
+	"errors"
+
+	"github.com/orbitte/orbitte/netproto"
+	"github.com/orbitte/orbitte/segments"
+)
+
+var (
+	errDeviceHPTCP = errors.New("HP-TCP carries host memory only, and one side is on a GPU; name TransportTCP, which stages through pinned host memory")
+	errDeviceRDMA  = errors.New("this build carries host memory only over RDMA, and one side is on a GPU; name TransportTCP, which stages through pinned host memory")
+)
+
+// placing says which sides of a request are on a GPU.
+type placing struct{ here, there bool }
+
+func (p placing) any() bool { return p.here || p.there }
+
+// placingOf looks at both sides.
+func placingOf(local *segments.Registration, region *netproto.Region) placing {
+	return placing{here: local.Backing().Kind() == segments.Device, there: region.Memory == netproto.MemoryCUDA}
+}
+
+// refuse says why a transport cannot carry device memory; nil: it can. Nothing is copied through the host that did not
+// ask for it: over TCP that is the documented way, any other transport refuses (field case F-69).
+func (p placing) refuse(t Transport) error {
+	switch {
+	case !p.any():
+		return nil
+	case t == TransportHPTCP:
+		return &Error{Class: ErrUnavailable, Cause: errDeviceHPTCP}
+	case t == TransportRDMA:
+		return &Error{Class: ErrUnavailable, Cause: errDeviceRDMA}
+	}
+	return nil
+}
+
+// way adds to a path what happens to device memory on it.
+func (p placing) way(path string, local bool) string {
+	switch {
+	case !p.any():
+		return path
+	case local && p.here && p.there:
+		return path + ", device to device"
+	case local:
+		return path + ", device and host"
+	case p.here && p.there:
+		return path + ", staged through pinned host memory on both sides"
+	case p.here:
+		return path + ", staged through pinned host memory here"
+	}
+	return path + ", staged through pinned host memory there"
+}
+
+// PathOf is Path for one request with its addresses: it also says what happens to memory on GPUs, such as "tcp, staged
+// through pinned host memory here". The error is what the request would be refused with.
+func (s *Segment) PathOf(r Request) (string, error) {
+	r.Segment = s
+	resolved, err := s.engine.resolveRequest(&r)
+	if err != nil {
+		if _, own := err.(*Error); !own {
+			err = &Error{Class: classOf(err), Cause: err}
+		}
+		return "", aboutPeer("PathOf", s.endpoint, unindexed(err))
+	}
+	defer resolved.release()
+	path, err := s.path(r.Operation, r.Transport)
+	if err != nil {
+		return "", aboutPeer("PathOf", s.endpoint, err)
+	}
+	return resolved.placing.way(path, s.Local()), nil
+}
