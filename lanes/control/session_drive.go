@@ -208,6 +208,10 @@ func (s *Session) Violate(err error) {
 	s.violated(err)
 }
 
+// Break ends the stream in the middle of the frame being served, which cannot go on and about which no status can be
+// said any more. The handler's Lost follows, perhaps at once.
+func (s *Session) Break(why error) { s.stream.Retire(why) }
+
 // discharge gives the handler's admission back. Proof: the handler said that its frame has ended, or
 // Lost said that its stream is gone.
 func (s *Session) discharge() {

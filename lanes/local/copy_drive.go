@@ -29,11 +29,13 @@ type Transfer struct {
 	letter  reactor.Letter
 	timer   reactor.Timer
 	backoff lanes.Backoff
+	device  device // when one of the ranges is a device's, or both
 }
 
 // Start checks like any source and copies; on the lane. Done follows, possibly at once.
 func (t *Transfer) Start(lane *lanes.Lane) {
 	t.lane, t.machine, t.backoff = lane, copyMachine{length: t.Length}, lanes.Backoff{}
+	t.device.on, t.device.fault, t.device.unproven = false, nil, false
 	want := netproto.RemoteRead
 	if t.Direction == lanes.Write {
 		want = netproto.RemoteWrite
@@ -48,6 +50,10 @@ func (t *Transfer) Start(lane *lanes.Lane) {
 		return
 	}
 	t.remote = remote
+	if fault := t.plan(); fault != nil {
+		t.end(fault)
+		return
+	}
 	if t.overlaps() {
 		t.end(&lanes.Fault{Cause: lanes.Conflicted, Stage: "request", Err: segments.ErrConflict})
 		return
@@ -67,6 +73,8 @@ func (t *Transfer) overlaps() bool {
 func (t *Transfer) begin() {
 	err := t.lend()
 	switch {
+	case err == nil && t.device.on:
+		t.launch()
 	case err == nil:
 		t.step()
 	case t.lane.Now() >= t.Deadline:
@@ -77,11 +85,16 @@ func (t *Transfer) begin() {
 	}
 }
 
-func (t *Transfer) lend() error {
-	from, fromOffset, to, toOffset := t.remote, t.Offset, t.Local, t.LocalOffset
+// sides are the ranges that are read and written.
+func (t *Transfer) sides() (from *segments.Registration, fromOffset uint64, to *segments.Registration, toOffset uint64) {
 	if t.Direction == lanes.Write {
-		from, fromOffset, to, toOffset = to, toOffset, from, fromOffset
+		return t.Local, t.LocalOffset, t.remote, t.Offset
 	}
+	return t.remote, t.Offset, t.Local, t.LocalOffset
+}
+
+func (t *Transfer) lend() error {
+	from, fromOffset, to, toOffset := t.sides()
 	source, err := from.Lease(fromOffset, t.Length, segments.Shared)
 	if err != nil {
 		return err
@@ -113,13 +126,23 @@ func (t *Transfer) step() {
 }
 
 // Receive goes on with the copy (reactor.Recipient).
-func (t *Transfer) Receive(*reactor.Letter, reactor.Instant) { t.step() }
+func (t *Transfer) Receive(*reactor.Letter, reactor.Instant) {
+	if t.device.on {
+		t.advance()
+		return
+	}
+	t.step()
+}
 
-// Cancel ends a transfer that still waits for its leases; Done follows at once. A copy under way goes
+// Cancel ends a transfer that still waits for its leases, or for a pinned chunk; Done follows at once. A copy under way goes
 // on, since it is bounded and would otherwise leave its range half changed (SPEC T-1).
 func (t *Transfer) Cancel() {
 	if t.remote != nil && !t.to.Held() {
 		t.end(&lanes.Fault{Cause: lanes.Cancelled, Stage: "lease"})
+		return
+	}
+	if t.device.flow.Waiting() {
+		t.stop(&lanes.Fault{Cause: lanes.Cancelled, Stage: "waiting for a pinned chunk"})
 	}
 }
 
@@ -135,5 +158,6 @@ func (t *Transfer) end(fault *lanes.Fault) {
 		t.remote = nil
 	}
 	t.Outcome = t.machine.outcome(t.Direction, fault)
+	t.Outcome.Drained = !t.device.unproven
 	t.Done(t)
 }

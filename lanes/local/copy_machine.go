@@ -8,6 +8,7 @@ const sliceBytes = 1 << 20
 // copyMachine decides the steps of one local copy: slices in order, then done.
 type copyMachine struct {
 	length, done uint64
+	touched      bool // true exactly when a device may have changed bytes of the range that is written
 }
 
 // slice is the next run to copy.
@@ -28,7 +29,7 @@ func (m *copyMachine) outcome(d lanes.Direction, fault *lanes.Fault) lanes.Outco
 	switch {
 	case fault == nil:
 		o.Bytes = m.length
-	case m.done > 0:
+	case m.done > 0 || m.touched:
 		o.Err, effect = fault, lanes.EffectPartial
 	default:
 		o.Err, effect = fault, lanes.EffectNone

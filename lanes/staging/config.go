@@ -42,8 +42,8 @@ const (
 	Requester Role = iota
 	// Source stages for transfers that peers asked for.
 	Source
-	// across has no chunks, but places for copies from device to device.
-	across
+	// Devices has no chunks, but places for copies from device to device.
+	Devices
 	roles
 )
 
@@ -99,14 +99,17 @@ func (c Config) LaneBytes() uint64 {
 	return 2 * uint64(c.Chunks) * c.ChunkBytes
 }
 
+// Memory is the device memory that flows copy from and to, under a name for rooms that know nothing else of CUDA.
+type Memory = cuda.Memory
+
 // MemoryOf is the device memory behind a registration: the Owner of its Backing, whose address is the device pointer.
 // Nil: it is host memory, or somebody else's. The caller holds a loan.
-func MemoryOf(r *segments.Registration) *cuda.Memory {
+func MemoryOf(r *segments.Registration) *Memory {
 	b := r.Backing()
 	if b.Kind() != segments.Device {
 		return nil
 	}
-	m, _ := b.Owner().(*cuda.Memory)
+	m, _ := b.Owner().(*Memory)
 	return m
 }
 

@@ -72,14 +72,17 @@ func (f *Flow) Start(s *Stage, user User, p Plan) *lanes.Fault {
 	if f.state != flowIdle {
 		panic("staging: Start of a flow that is " + f.state.String() + ", want idle")
 	}
-	if fault := s.admit(&p); fault != nil {
+	if p.Way == Across {
+		p.Role = Devices
+	}
+	if fault := s.Ready(p.Memory, p.Role); fault != nil {
 		return fault
 	}
 	f.user, f.stage, f.plan = user, s, p
 	f.span = span{length: p.Length, chunk: s.config.ChunkBytes}
 	f.touched, f.fault, f.unproven, f.kept = false, nil, nil, 0
 	if p.Way == Across {
-		f.plan.Role, f.span.chunk = across, p.Length
+		f.span.chunk = p.Length
 	}
 	s.flows++
 	if c := f.pool().take(); c != nil {
@@ -101,6 +104,9 @@ func (f *Flow) Fault() *lanes.Fault { return f.fault }
 
 // Active is true exactly from a Start that was not refused until Ended.
 func (f *Flow) Active() bool { return f.state != flowIdle }
+
+// Waiting is true exactly while the flow waits for its first chunk.
+func (f *Flow) Waiting() bool { return f.state == flowWaiting }
 
 // Touched is true exactly when the device may have changed bytes of its range for this flow (In, Across). It stays until
 // the next Start.

@@ -46,8 +46,8 @@ func New(lane *lanes.Lane, c Config) *Stage {
 	c.complete()
 	s := &Stage{lane: lane, config: c, landed: make([]*chunk, 0, 2*c.Chunks+acrossMax)}
 	for i := range s.places {
-		s.places[i].stage, s.places[i].role = s, across
-		s.pools[across].add(&s.places[i])
+		s.places[i].stage, s.places[i].role = s, Devices
+		s.pools[Devices].add(&s.places[i])
 	}
 	return s
 }
@@ -55,27 +55,23 @@ func New(lane *lanes.Lane, c Config) *Stage {
 // Stats reads the counts; any goroutine.
 func (s *Stage) Stats() Stats { return s.counts.read() }
 
-// admit says why a flow cannot start.
-func (s *Stage) admit(p *Plan) *lanes.Fault {
-	refuse := func(cause lanes.Cause, err error) *lanes.Fault {
-		return &lanes.Fault{Cause: cause, Stage: "staging", Err: err}
-	}
+// Ready says why no flow of this memory can start on the lane now; nil: one can. The stage may be nil, and the memory.
+func (s *Stage) Ready(m *cuda.Memory, role Role) *lanes.Fault {
 	switch {
 	case s == nil:
-		return refuse(lanes.DeviceFailed, ErrAbsent)
+		return refusal(lanes.DeviceFailed, ErrAbsent)
 	case s.closing:
-		return refuse(lanes.Closed, ErrClosed)
-	case p.Memory == nil || !p.Memory.Prepared() || !s.equip():
-		return refuse(lanes.DeviceFailed, ErrUnprepared)
+		return refusal(lanes.Closed, ErrClosed)
+	case m == nil || !m.Prepared() || !s.equip():
+		return refusal(lanes.DeviceFailed, ErrUnprepared)
+	case s.pools[role].whole == 0:
+		return refusal(lanes.Exhausted, ErrAllRetained)
 	}
-	role := p.Role
-	if p.Way == Across {
-		role = across
-	}
-	if s.pools[role].whole == 0 {
-		return refuse(lanes.Exhausted, ErrAllRetained)
-	}
-	return s.lostOf(p.Memory)
+	return s.lostOf(m)
+}
+
+func refusal(cause lanes.Cause, err error) *lanes.Fault {
+	return &lanes.Fault{Cause: cause, Stage: "staging", Err: err}
 }
 
 // equip takes what Prepare made; false: nothing was made.
@@ -88,7 +84,7 @@ func (s *Stage) equip() bool {
 		return false
 	}
 	s.taken, s.signal = true, made.signal
-	for role := range across {
+	for role := range Devices {
 		for i := range made.chunks[role] {
 			s.pools[role].add(&made.chunks[role][i])
 		}
@@ -308,5 +304,5 @@ func (s *Stage) lostOf(m *cuda.Memory) *lanes.Fault {
 	if m.Ordinal() >= len(s.lost) || s.lost[m.Ordinal()] == nil {
 		return nil
 	}
-	return &lanes.Fault{Cause: lanes.DeviceFailed, Stage: "staging", Err: s.lost[m.Ordinal()]}
+	return refusal(lanes.DeviceFailed, s.lost[m.Ordinal()])
 }

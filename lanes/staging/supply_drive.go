@@ -12,7 +12,7 @@ import (
 // supply is what the first Prepare makes: the lane's signal and the chunks of both roles.
 type supply struct {
 	signal *cuda.Signal
-	chunks [across][]chunk
+	chunks [Devices][]chunk
 }
 
 // sealed takes the supply's place once the stage is closed.
@@ -228,7 +228,7 @@ func (s *Stage) retain(f *Flow) *Residue {
 	for waiter := p.head; waiter != nil && p.whole == 0; waiter = p.head {
 		waiter.unwait()
 		waiter.state = flowRunning
-		waiter.fail(&lanes.Fault{Cause: lanes.Exhausted, Stage: "staging", Err: ErrAllRetained})
+		waiter.fail(refusal(lanes.Exhausted, ErrAllRetained))
 	}
 	return r
 }

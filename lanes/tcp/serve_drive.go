@@ -10,13 +10,14 @@ import (
 
 // Service serves operations 1 and 2 on one lane.
 type Service struct {
-	lane *lanes.Lane
-	idle []*serving // for reuse
+	server *control.Server
+	lane   *lanes.Lane
+	idle   []*serving // for reuse
 }
 
 // NewService makes the service of a lane and installs it.
 func NewService(server *control.Server) *Service {
-	s := &Service{lane: server.Lane()}
+	s := &Service{server: server, lane: server.Lane()}
 	server.Handle(netproto.OperationTCPRead, s)
 	server.Handle(netproto.OperationTCPWrite, s)
 	return s
@@ -25,7 +26,7 @@ func NewService(server *control.Server) *Service {
 // serving is the handler of one admitted frame.
 type serving struct {
 	service      *Service
-	session      *control.Session
+	session      *control.Session       // nil once it is lost
 	registration *segments.Registration // borrowed
 	offset       uint64                 // in the registration
 	write        bool
@@ -35,6 +36,7 @@ type serving struct {
 	copied       int // bytes between range and staging, while the range is leased for it
 	retry        reactor.Timer
 	backoff      lanes.Backoff
+	device       serveDevice // when the range is a device's
 }
 
 // Serve checks everything that the requester claims (SPEC T-11) and starts. The registration is
@@ -57,8 +59,13 @@ func (s *Service) Serve(session *control.Session, r netproto.Request) {
 	h := s.take()
 	h.session, h.registration, h.offset, h.write = session, registration, r.Offset, write
 	h.backoff = lanes.Backoff{}
-	h.machine = newServe(write, s.lane.Policy.Direct, r.Length)
-	if !s.lane.Policy.Direct {
+	h.device.reset(registration, r.Length)
+	direct := s.lane.Policy.Direct || h.device.on
+	h.machine = newServe(write, direct, r.Length)
+	if h.device.on && !h.admitted() {
+		return
+	}
+	if !direct {
 		staging, err := s.lane.Arena.Get(r.Length)
 		if err != nil {
 			h.release()
@@ -85,17 +92,28 @@ func (h *serving) step() {
 	for {
 		switch h.machine.stage {
 		case serveSnapshot, serveLease, serveCommit:
-			if !h.touch() {
+			if !h.landed() || !h.touch() {
 				return
 			}
 			h.machine.leased()
 		case serveSending:
+			if h.device.on {
+				h.push()
+				return
+			}
 			h.session.Send(h.session.Header(netproto.StatusSuccess, h.machine.length), h.payload())
 			return
 		case serveReadying:
+			if h.device.on && !h.roomy() {
+				return
+			}
 			h.session.Send(h.session.Header(netproto.StatusReady, 0), nil)
 			return
 		case serveReceiving:
+			if h.device.on {
+				h.pull()
+				return
+			}
 			h.session.Receive(h.payload(), nil, int(h.machine.length))
 			return
 		case serveAcking:
@@ -166,12 +184,18 @@ func (h *serving) Expire(*reactor.Timer, reactor.Instant) { h.step() }
 
 // Sent (control.Handler).
 func (h *serving) Sent(int) {
+	if h.device.wire && !h.pushed() {
+		return
+	}
 	h.machine.sent()
 	h.step()
 }
 
 // Received (control.Handler).
-func (h *serving) Received(int) {
+func (h *serving) Received(n int) {
+	if h.device.on && !h.pulled(n) {
+		return
+	}
 	h.machine.received()
 	h.step()
 }
@@ -180,6 +204,10 @@ func (h *serving) Received(int) {
 // there in part, which the requester reports. A commit under way is completed at once: it is bounded, and the
 // range must not stay half changed (SPEC T-1).
 func (h *serving) Lost(control.Loss) {
+	if h.device.on {
+		h.lost()
+		return
+	}
 	if h.machine.stage == serveCommit && h.staging.Held() && h.lease.Held() {
 		for uint64(h.copied) < h.machine.length {
 			h.copy()
@@ -202,14 +230,21 @@ func (h *serving) finish() {
 	session.Finish()
 }
 
-// release gives everything back. Proof: Sent or Lost said that the kernel holds no buffer any more.
+// release gives everything back. Proof: Sent or Lost said that the kernel holds no buffer any more, and Ended that the
+// device touches no memory any more.
 func (h *serving) release() {
 	h.service.lane.Disarm(&h.retry)
 	h.settle()
 	if h.staging.Held() {
 		h.service.lane.Arena.Put(&h.staging)
 	}
-	h.registration.Return()
+	if h.registration != nil { // otherwise it is retained
+		h.registration.Return()
+	}
+	if h.device.inside {
+		h.device.inside = false
+		h.service.server.Leave()
+	}
 	h.session, h.registration = nil, nil
 	h.service.idle = append(h.service.idle, h)
 }

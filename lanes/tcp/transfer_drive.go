@@ -5,6 +5,7 @@ import (
 
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/lanes/control"
+	"github.com/orbitte/orbitte/lanes/staging"
 	"github.com/orbitte/orbitte/netproto"
 	"github.com/orbitte/orbitte/reactor"
 	"github.com/orbitte/orbitte/segments"
@@ -61,6 +62,7 @@ type Transfer struct {
 	prepared bool            // true exactly when lease or staging was taken before Begin
 	held     bool            // true exactly while a transfer before this one has not ended: no commit
 	complete bool            // READ: true exactly when the payload is here and only held keeps it from its commit
+	device   device          // when the local range is a device's
 }
 
 // Start queues the transfer on its channel, on the channel's lane. Done follows.
@@ -74,6 +76,12 @@ func (t *Transfer) Start(c *control.Channel) {
 // It waits before the queue, so that it keeps nobody from the stream, and takes the lease when it has it.
 func (t *Transfer) enter() {
 	t.waiting = false
+	if t.device.on {
+		if fault := staging.Of(t.lane()).Ready(t.device.memory, staging.Requester); fault != nil {
+			t.end(lanes.Outcome{Err: fault, Drained: true})
+			return
+		}
+	}
 	if t.direct() {
 		if fault := t.prepare(); fault != nil {
 			t.delay(fault)
@@ -105,7 +113,7 @@ func (t *Transfer) delay(fault *lanes.Fault) {
 // lost or Cancel was called.
 func (t *Transfer) Follow(c *control.Channel) bool {
 	t.reset(c)
-	if t.prepare() != nil {
+	if t.device.on || t.prepare() != nil {
 		return false
 	}
 	t.prepared, t.held = true, true
@@ -139,6 +147,7 @@ func (t *Transfer) reset(c *control.Channel) {
 	t.read, t.write = readMachine{machine: m}, writeMachine{machine: m}
 	t.staged, t.ready, t.prepared, t.held, t.complete = false, false, false, false, false
 	t.backoff, t.leaseBy, t.waiting = lanes.Backoff{}, 0, false
+	t.device.reset(t.Local, t.Length)
 }
 
 // Cancel ends the transfer early (SPEC G-8); Done follows, possibly at once. A commit under way goes on: it
@@ -160,7 +169,8 @@ func (t *Transfer) Cancel() {
 
 func (t *Transfer) lane() *lanes.Lane { return t.channel.Lane() }
 
-func (t *Transfer) direct() bool { return t.lane().Policy.Direct }
+// direct is true exactly when the transfer leases its range for all of its time.
+func (t *Transfer) direct() bool { return t.lane().Policy.Direct || t.device.on }
 
 // Begin sends the request (control.Work).
 func (t *Transfer) Begin(c *control.Channel) {
@@ -214,11 +224,14 @@ func (t *Transfer) payload() []byte {
 }
 
 // Sent (control.Work).
-func (t *Transfer) Sent(int) {
+func (t *Transfer) Sent(n int) {
 	in := t.channel.In()[:netproto.ReplySize]
 	if t.Direction == lanes.Read {
 		t.read.sent()
 		t.channel.Receive(in, t.payload(), netproto.ReplySize)
+		return
+	}
+	if t.write.stage == stagePayload && t.device.on && !t.pushed(n) {
 		return
 	}
 	t.write.sent()
@@ -231,7 +244,7 @@ func (t *Transfer) Sent(int) {
 }
 
 func (t *Transfer) free() {
-	if t.Free != nil {
+	if t.Free != nil && !t.device.on {
 		t.Free()
 	}
 }
@@ -297,6 +310,10 @@ func (t *Transfer) stage() bool {
 
 // sendPayload sends once the payload is staged and the source is ready for it.
 func (t *Transfer) sendPayload() {
+	if t.device.on {
+		t.push()
+		return
+	}
 	if t.stage() && t.ready {
 		t.ready = false
 		t.channel.Send(t.payload(), nil)
@@ -332,12 +349,15 @@ func (t *Transfer) received(n int) {
 		}
 	} else {
 		t.read.payload(uint64(n))
+		t.pulled()
 	}
-	switch t.read.stage {
-	case stagePayload:
+	switch {
+	case t.read.stage == stagePayload && t.device.on:
+		t.pull()
+	case t.read.stage == stagePayload:
 		rest := t.payload()[t.read.got:]
 		t.channel.Receive(rest, nil, len(rest))
-	case stageCommit:
+	case t.read.stage == stageCommit:
 		t.channel.Finish() // the stream is clean; what remains is ours
 		t.commit()
 	default:
@@ -349,6 +369,10 @@ func (t *Transfer) received(n int) {
 func (t *Transfer) commit() {
 	if t.held {
 		t.complete = true
+		return
+	}
+	if t.device.on {
+		t.land()
 		return
 	}
 	if !t.lease.Held() {
@@ -370,6 +394,11 @@ func (t *Transfer) commit() {
 			return
 		}
 	}
+	t.committed()
+}
+
+// committed ends a READ whose range has the payload.
+func (t *Transfer) committed() {
 	t.read.committed()
 	counts := &t.lane().Counts
 	counts.ReadsDone.Add(1)
@@ -397,18 +426,23 @@ func (t *Transfer) Failed(f control.Failure) {
 		f.Fault.Stage = m.reached().String()
 	}
 	if t.Direction == lanes.Write {
-		if t.write.unsure(f.Sent) {
+		if t.write.unsure(f.Sent + t.device.sent) {
 			outcome.Remote = lanes.EffectUnknown
 		}
-	} else if t.lease.Held() && t.read.touched(f.Received) {
+	} else if t.lease.Held() && !t.device.on && t.read.touched(f.Received) {
 		outcome.Local = lanes.EffectPartial
 	}
 	t.end(outcome)
 }
 
 // end gives everything back and reports. Proof: the exchange has ended, so the kernel holds no
-// buffer of this transfer.
+// buffer of this transfer, and no copy of a device is under way.
 func (t *Transfer) end(o lanes.Outcome) {
+	if t.device.flow.Active() {
+		t.device.over, t.device.outcome = true, o
+		t.device.flow.End() // Ended follows
+		return
+	}
 	t.giveBack()
 	t.waiting = false
 	if o.Err != nil {

@@ -87,7 +87,7 @@ var rooms = []room{
 	{"lanes/hptcp", "the fast TCP data plane", join(shared, places{"lanes/control", "lanes/staging"})},
 	{"lanes/shm", "shared memory between processes of one host", join(shared, places{"lanes/control"})},
 	{"lanes/ipc", "CUDA IPC between processes of one host", join(shared, places{"lanes/control", "cuda"})},
-	{"lanes/local", "a request of an engine to itself: a copy under the same checks, no socket", shared},
+	{"lanes/local", "a request of an engine to itself: a copy under the same checks, no socket", join(shared, places{"lanes/staging"})},
 	{".", "what a user sees; the only stable API", join(shared, places{"lanes/*", "verbs", "cuda", "reactor/uring", "reactor/epoll"})},
 
 	{"cmd/orbitte", "the operator's tool", house},
