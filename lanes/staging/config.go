@@ -158,7 +158,7 @@ type Stats struct {
 	Failed       uint64 // ever: copies that failed
 	Drained      uint64 // ever: drains after a failure that proved the device quiet
 	Stalled      uint64 // ever: tries to start a copy that found no place on its memory's stream
-	Deaf         uint64 // ever: watches of the signal that the system refused
+	Deaf         uint64 // ever: watches and readings of the signal that failed
 	WaitsExpired uint64 // ever: flows whose deadline passed while they waited for a chunk
 }
 

@@ -167,25 +167,32 @@ func (s *Stage) guard() {
 // Complete: callbacks have run, or the watch was cancelled (reactor.Handler).
 func (s *Stage) Complete(e reactor.Event) {
 	s.watch = 0
-	if e.Err == nil {
-		n, _ := s.signal.Take() // one that cannot be read announces nothing; the timer looks all the same
+	err := e.Err
+	if err == nil {
+		var n uint64
+		n, err = s.signal.Take()
 		s.counts.callbacks.Add(n)
 		s.look()
-		if s.flying.first != nil {
-			s.listen()
-		}
-	} else if e.Err != syscall.ECANCELED {
-		s.counts.deaf.Add(1) // from here on the timer alone finds copies
+	}
+	switch {
+	case err == nil && s.flying.first != nil:
+		s.listen()
+	case err != nil && err != syscall.ECANCELED:
+		s.counts.deaf.Add(1) // the timer finds the copies, and listens again: no loop turns for a signal that stays readable
 	}
 	s.settle()
 }
 
 // Expire looks at copies that no callback has announced, and at those that wait for a place (reactor.TimerHandler).
 func (s *Stage) Expire(_ *reactor.Timer, now reactor.Instant) {
+	pause := s.pause
 	s.counts.timerFound.Add(uint64(s.look()))
 	s.forsakeHung(now)
-	if (s.flying.first != nil || s.stalled.first != nil) && !s.timer.Armed() {
-		s.pause = min(2*s.pause, lookMax)
+	if s.flying.first != nil {
+		s.listen()
+	}
+	if s.flying.first != nil || s.stalled.first != nil {
+		s.pause = min(2*pause, lookMax)
 		s.lane.Arm(&s.timer, now.After(s.pause), s)
 	}
 }
