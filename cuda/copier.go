@@ -225,7 +225,8 @@ func (p Pending) take(verb string, states ...slotState) *slot {
 			return s
 		}
 	}
-	panic(fmt.Sprintf("cuda: %s of an operation of %v which is %v, want %v", verb, p.memory, now, states))
+	want := append([]slotState(nil), states...) // the panic's own: the caller's list stays on its stack
+	panic(fmt.Sprintf("cuda: %s of an operation of %v which is %v, want %v", verb, p.memory, now, want))
 }
 
 // Start queues copies on the object's stream, records an event behind them, and lets the driver write to the signal (nil:
