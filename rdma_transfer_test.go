@@ -97,7 +97,7 @@ func TestARequestOverRDMAIsRefusedWithWhatIsMissing(t *testing.T) {
 	request.Segment, request.Local, request.Remote = opened(t, p.requester, plain), p.local.Address(), m.Address()
 	refused(p.requester, request, "the peer publishes no RDMA")
 	request.Segment, request.Transport = p.segment, TransportHPTCP
-	refused(p.requester, request, "no such transport")
+	refused(p.requester, request, "Config.HPTCP is not set")
 	for _, port := range []string{"mlx5_0", "mlx5_1"} {
 		s.fabric.Host(hostB.String()).Device(port).Port(1).Down()
 	}
