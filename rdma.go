@@ -27,6 +27,7 @@ type rdmaPart struct {
 	engine    *Engine
 	transport *rdma.Transport
 	slow      *runner
+	nudge     nudge
 	budgets   rdma.Budgets
 
 	// native guards the transport's Register and Retire. Whoever gives it back drains, see rdma_memory.go. No data lane
@@ -68,6 +69,10 @@ func (e *Engine) buildRDMA() error {
 		stopped: make(chan struct{}),
 	}
 	e.rdma = p
+	p.nudge.slow = p.slow.lane.Loop
+	if mode == reactor.Manual {
+		p.nudge.driven = e.runners[0].lane.Loop
+	}
 	if p.transport, err = rdma.Open(e.config.Verbs, p.settings()); err != nil {
 		return unusable(err)
 	}
@@ -102,13 +107,33 @@ func (p *rdmaPart) settings() rdma.Config {
 		SendDepth: c.Limits.SendWork, QueueEntries: c.Limits.CompletionEntries, KeyIndices: c.Limits.WindowKeyIndices,
 		ConnectTimeout: c.ConnectTimeout, Budgets: p.budgets, Epoch: p.engine.policy.Epoch,
 		Gauge:  func(b *budgets.Budget) { p.engine.budgets.ledger.Add(b) }, // before anybody reads it
-		Random: p.engine.random(), Cold: p.slow.lane.Loop,
+		Random: p.engine.random(), Cold: &p.nudge,
 	}
 	if p.engine.config.Verbs.Library().Path != "" { // a twin's devices are not in this machine
 		settings.Sysfs = sysfs()
 	}
 	return settings
 }
+
+// nudge takes letters for the slow loop. In manual mode that has no thread: whoever drives the lanes may be waiting in the
+// kernel of the first one, which is woken, so that the letter does not lie there until the lane's next timer is due.
+type nudge struct {
+	slow   *reactor.Loop
+	driven *reactor.Loop // nil unless in manual mode
+	letter reactor.Letter
+}
+
+// Post (rdma.Cold).
+func (n *nudge) Post(m *reactor.Letter, r reactor.Recipient) error {
+	if err := n.slow.Post(m, r); err != nil || n.driven == nil {
+		return err
+	}
+	_ = n.driven.Post(&n.letter, n) // a lane that has ended has nobody who waits in it
+	return nil
+}
+
+// Receive does nothing: to be woken was all (reactor.Recipient).
+func (n *nudge) Receive(*reactor.Letter, reactor.Instant) {}
 
 func sysfs() fs.FS { return os.DirFS("/sys") }
 

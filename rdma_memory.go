@@ -133,7 +133,7 @@ func (p *rdmaPart) undo(fresh []*segments.Registration) (undone []*ending) {
 // ended, they have.
 func (m *nativeMemory) end(w *ending) {
 	m.ending = w
-	if m.part.slow.lane.Post(&m.letter, m) != nil {
+	if m.part.nudge.Post(&m.letter, m) != nil {
 		m.tell(w)
 	}
 }

@@ -22,8 +22,8 @@ const cleanup = 31 * time.Second
 
 const (
 	// railBeat is how far the clock goes in each turn after fruitlessMax of them in which nobody did anything, once the script
-	// is over. An engine with RDMA that the program drives waits for 50 µs at a time, since its lanes have no threads to
-	// wait on: a cleanup window would take 600,000 turns.
+	// is over. A lane that polls its completion queues never waits and so tells the world of no timer, and an engine of several
+	// lanes that the program drives waits for 50 µs at a time: a cleanup window would take 600,000 turns.
 	railBeat     = time.Millisecond
 	fruitlessMax = 64
 )
