@@ -140,7 +140,9 @@ func (s *Stage) fly(c *chunk) {
 		s.guard()
 	default:
 		s.counts.failed.Add(1)
-		s.suspect(f.plan.Memory, err)
+		if errors.Is(err, cuda.ErrCopy) { // otherwise it is the reason for which memory is retained, perhaps another device's
+			s.suspect(f.plan.Memory, err)
+		}
 		f.unstarted(c, err)
 	}
 }
