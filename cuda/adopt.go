@@ -134,8 +134,9 @@ func adoptable(r *AdoptionError) error {
 
 // Verify asks the driver whether the allocation is still the one that was allocated or adopted. A transfer does so once,
 // before its first copy: *StaleError, after which the object takes no copies; *CallError when the driver cannot tell.
-func (m *Memory) Verify() error {
-	o := m.object
+func (m *Memory) Verify() error { return m.object.verify() }
+
+func (o *object) verify() error {
 	info, err := o.platform().calls.Attributes(uint64(o.info.Start))
 	if err != nil {
 		return err

@@ -238,7 +238,7 @@ func (p Pending) take(verb string, states ...slotState) *slot {
 // *RangeError, *RetainedError, *UnquiescedError, *CopyError with Undrained false. A *CopyError with Undrained true comes
 // with a Pending that only Drain ends. It does not block, and allocates nothing unless it fails.
 func (m *Memory) Start(copies []Copy, partner Partner, signal *Signal) (Pending, error) {
-	o := m.object
+	o, announce := m.object, signal.native()
 	if err := o.admit(m, copies, partner); err != nil {
 		return Pending{}, err
 	}
@@ -258,7 +258,7 @@ func (m *Memory) Start(copies []Copy, partner Partner, signal *Signal) (Pending,
 	s.state.Store(uint32(slotStarting))
 	o.platform().counts.copies.Add(1)
 	pending := Pending{memory: m, copier: c, index: index, generation: s.generation.Add(1)}
-	submitted, err := o.platform().calls.Submit(o.handle, c.stream.handle, copies, s.event, signal.native())
+	submitted, err := o.platform().calls.Submit(o.handle, c.stream.handle, copies, s.event, announce)
 	err = o.context.settle(err)
 	switch {
 	case submitted.Recorded && !submitted.Unknown && submitted.Copies == len(copies):

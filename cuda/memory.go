@@ -16,7 +16,10 @@ import (
 // the object. Whoever uses it is a holder, or borrows from one. Hold, a Drop that is not the last, Start and Confirm may
 // be called from any loop and do not block; Allocate, Adopt, Prepare, Drain, the last Drop and whatever is marked slow
 // belong on a cold loop or a caller's goroutine.
-type Memory struct{ object *object }
+type Memory struct {
+	object  *object
+	cleanup runtime.Cleanup // here, so that whoever stops it keeps the Memory from being collected until then
+}
 
 // identity names an allocation: an address that was freed and given out again has another buffer id.
 type identity struct {
@@ -31,7 +34,6 @@ type object struct {
 	info    PointerInfo
 	adopted bool
 	memory  weak.Pointer[Memory]
-	cleanup runtime.Cleanup
 
 	holders atomic.Int64
 	uses    atomic.Int64 // as the other side of copies
@@ -52,9 +54,9 @@ type Companion interface{ Drop() }
 func (c *Context) newObject(handle ContextHandle, info PointerInfo, adopted bool) *Memory {
 	o := &object{context: c, handle: handle, info: info, adopted: adopted, make: newGate()}
 	o.holders.Store(1)
-	m := &Memory{o}
+	m := &Memory{object: o}
 	o.memory = weak.Make(m)
-	o.cleanup = runtime.AddCleanup(m, lostMemory, o)
+	m.cleanup = runtime.AddCleanup(m, lostMemory, o)
 	return m
 }
 
@@ -88,7 +90,7 @@ func (p *Platform) Allocate(ordinal int, bytes uint64) (*Memory, error) {
 	p.counts.allocatedBytes.Add(int64(bytes))
 	m := c.newObject(handle, PointerInfo{Type: MemoryDevice, Context: handle, Ordinal: ordinal, Start: pointer, Bytes: bytes}, false)
 	if err := m.object.begin(); err != nil {
-		m.object.cleanup.Stop()
+		m.cleanup.Stop()
 		if errors.Is(err, ErrUnquiesced) {
 			return nil, err
 		}
@@ -241,7 +243,7 @@ func (m *Memory) Drop() error {
 				if err != nil {
 					return err
 				}
-				o.cleanup.Stop()
+				m.cleanup.Stop()
 				return o.close()
 			}
 		case o.holders.CompareAndSwap(n, n-1):
@@ -315,7 +317,9 @@ func (o *object) free() (stale, refused error) {
 	counts := &o.platform().counts
 	p := part{kind: KindAllocation, name: o.String(), call: "cuMemFree_v2", live: &counts.allocations, bytes: &counts.allocatedBytes, length: int64(o.info.Bytes),
 		native: func() error { return o.platform().calls.Free(o.handle, o.info.Start) }}
-	stale = (&Memory{o}).Verify()
+	if o.info.BufferID != 0 { // 0: it was never identified, and nobody else has seen it
+		stale = o.verify()
+	}
 	if errors.Is(stale, ErrStale) {
 		p.native = func() error { return nil }
 	} else {

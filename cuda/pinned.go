@@ -9,7 +9,10 @@ import (
 
 // Pinned is page-locked host memory, which every context copies from and to at full speed. It has one owner, who frees
 // it; copies hold it meanwhile. It belongs to one loop at a time, but Lend, Return and reading may come from any.
-type Pinned struct{ block *block }
+type Pinned struct {
+	block   *block
+	cleanup runtime.Cleanup // here, so that whoever stops it keeps the Pinned from being collected until then
+}
 
 // block is the part of pinned memory that must outlive a lost Pinned.
 type block struct {
@@ -17,7 +20,6 @@ type block struct {
 	handle  ContextHandle
 	address uint64
 	bytes   uint64
-	cleanup runtime.Cleanup
 	uses    atomic.Int64
 	life    life
 }
@@ -39,8 +41,8 @@ func (p *Platform) AllocateHost(ordinal int, bytes uint64) (*Pinned, error) {
 	}
 	p.counts.pinned.Add(1)
 	p.counts.pinnedBytes.Add(int64(bytes))
-	h := &Pinned{&block{context: c, handle: handle, address: address, bytes: bytes}}
-	h.block.cleanup = runtime.AddCleanup(h, lostBlock, h.block)
+	h := &Pinned{block: &block{context: c, handle: handle, address: address, bytes: bytes}}
+	h.cleanup = runtime.AddCleanup(h, lostBlock, h.block)
 	return h, nil
 }
 
@@ -126,7 +128,7 @@ func (h *Pinned) Free() error {
 	if left := busy(b.String(), false, Debt{"users", b.uses.Load()}); left != nil {
 		return left
 	}
-	b.cleanup.Stop()
+	h.cleanup.Stop()
 	counts := &b.context.platform.counts
 	err := b.life.end(b.context, part{kind: KindPinned, name: b.String(), call: "cuMemFreeHost", live: &counts.pinned, bytes: &counts.pinnedBytes, length: int64(b.bytes),
 		native: func() error { return b.context.platform.calls.FreeHost(b.handle, b.address) }})
