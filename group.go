@@ -36,6 +36,8 @@ type group struct {
 	start     reactor.Letter
 	cancelled atomic.Bool
 	where     atomic.Pointer[runner] // whose lane owns the group; only that lane changes it; nil before the start
+	visited   *runner                // whose guest the caller of a synchronous submission is or was
+	quit      <-chan struct{}        // closed when that caller waits no longer; nil: never
 	ended     func()                 // called last, on the lane
 	told      func()                 // what ended is for a synchronous submission
 	done      chan struct{}          // told once, when a synchronous submission has ended

@@ -140,7 +140,7 @@ func (e *Engine) build(places []lanes.Place) error {
 		e.kernel = why
 		lane := &lanes.Lane{
 			Loop: reactor.NewLoop(kernel, reactor.Options{
-				Name: fmt.Sprintf("lane %d", i), Mode: e.mode(), Spin: e.config.Spin, CPUs: place.CPUs,
+				Name: fmt.Sprintf("lane %d", i), Mode: e.mode(), Spin: e.config.Spin, CPUs: place.CPUs, Guests: true,
 			}),
 			Index: i, Policy: &e.policy, Tracker: e.tracker,
 			Streams: e.budgets.streams[i], Sessions: e.budgets.sessions[i],
@@ -188,6 +188,7 @@ func (e *Engine) openKernel(lane int) (reactor.Kernel, string, error) {
 		return kernel, "given by Config.OpenKernel", err
 	}
 	any := e.config.Progress == Manual
+	plain := epoll.Options{AnyThread: any, Guests: lane >= 0 && e.config.Progress == Adaptive}
 	if lane >= 0 && e.config.Kernel != Epoll {
 		kernel, err := uring.New(uring.Options{AnyThread: any})
 		if err == nil {
@@ -196,13 +197,13 @@ func (e *Engine) openKernel(lane int) (reactor.Kernel, string, error) {
 		if e.config.Kernel == IOUring {
 			return nil, "", &Error{Index: -1, Class: ErrUnavailable, Cause: err}
 		}
-		kernel2, err2 := epoll.New(epoll.Options{AnyThread: any})
+		kernel2, err2 := epoll.New(plain)
 		if err2 != nil {
 			return nil, "", err2
 		}
 		return kernel2, err.Error(), nil
 	}
-	kernel, err := epoll.New(epoll.Options{AnyThread: any})
+	kernel, err := epoll.New(plain)
 	if err != nil {
 		return nil, "", err
 	}

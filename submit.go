@@ -39,10 +39,15 @@ func (e *Engine) submitAndWait(ctx context.Context, requests []Request, keep *pl
 	if ctx.Done() != nil {
 		stop = context.AfterFunc(ctx, g.end)
 	}
+	g.quit = ctx.Done()
+	guest := g.enter()
 	if err := g.run(); err != nil { // the lanes have ended: nothing was started
 		stop()
 		g.abort()
 		return none, err
+	}
+	if guest {
+		g.visited.lane.Stay(g)
 	}
 	if err := e.awaitGroup(ctx, g); err != nil {
 		return Report{Failed: -1}, err
@@ -56,6 +61,29 @@ func (e *Engine) submitAndWait(ctx context.Context, requests []Request, keep *pl
 	}
 	return report, underContext(ctx, err)
 }
+
+// enter makes the caller the guest of the first task's lane, if it takes one just now: then there is no way to another
+// thread and back.
+func (g *group) enter() bool {
+	if len(g.tasks) == 0 {
+		return false
+	}
+	g.visited = g.tasks[0].runner(g.engine)
+	return g.visited.lane.Enter()
+}
+
+// Over: the group has ended, went on to another lane, or the caller waits no longer (reactor.Visit).
+func (g *group) Over() bool {
+	select {
+	case <-g.quit:
+		return true
+	default:
+		return len(g.done) > 0 || g.where.Load() != g.visited
+	}
+}
+
+// Alone: this is the only submission in flight (reactor.Visit).
+func (g *group) Alone() bool { return g.engine.budgets.submissions.Used() <= 1 }
 
 // abort gives back what an admitted group holds that never ran.
 func (g *group) abort() {

@@ -54,6 +54,8 @@ type Options struct {
 	Spin time.Duration
 	// CPUs is the affinity of Run's thread; empty leaves the thread as it is.
 	CPUs []int
+	// Guests lets callers Enter an adaptive loop, where the kernel is a GuestKernel and no CPUs are set.
+	Guests bool
 	// Letters, Timers and Completions are one turn's budgets for each kind of work; 0: 64 (SPEC L-2).
 	Letters, Timers, Completions int
 	// Bytes is one turn's budget of received and sent bytes; 0: 8 MiB. The kernel moves whole
@@ -90,8 +92,9 @@ const (
 	rested
 )
 
-// Loop is one progress loop over one kernel. Post, Stop and Stats may be called from any goroutine,
-// everything else only on the loop's thread: the one in Run, or the caller of Bind and Turn.
+// Loop is one progress loop over one kernel. Post, Stop, Enter and Stats may be called from any goroutine,
+// everything else only on the loop's thread: the one in Run, the caller of Bind and Turn, or between Enter and the
+// end of Stay the guest.
 type Loop struct {
 	kernel     Kernel
 	kernelName string
@@ -116,13 +119,21 @@ type Loop struct {
 	// next turn or letter: a kernel whose Poll only notes what it would wait for hears of letters too.
 	sleep atomic.Uint32
 
+	// guests is the kernel of a loop that takes guests, nil otherwise; the next five are used by such a loop only.
+	guests    GuestKernel
+	turner    atomic.Uint32 // nobody, host or guest
+	handed    atomic.Bool   // true exactly when a guest left something to the host and the host has not begun with it
+	resting   atomic.Bool   // true exactly from the host's rest until it turns the loop again
+	alarm     atomic.Int64  // the Instant at which the host's rest ends
+	idleUntil Instant       // how long the host idles, or idled last; whoever turns the loop
+
 	counts loopCounts
 }
 
 // NewLoop makes a loop that owns k from now on: Close shuts it down.
 func NewLoop(k Kernel, o Options) *Loop {
 	o.complete()
-	return &Loop{
+	l := &Loop{
 		kernel:     k,
 		kernelName: k.Name(),
 		options:    o,
@@ -132,6 +143,10 @@ func NewLoop(k Kernel, o Options) *Loop {
 		tickets:    newTicketTable(ticketsAtStart),
 		spinner:    newSpinner(o.Spin),
 	}
+	if g, ok := k.(GuestKernel); ok && g.Guests() && o.Guests && o.Mode == Adaptive && len(o.CPUs) == 0 {
+		l.guests = g
+	}
+	return l
 }
 
 // Run locks the calling goroutine to its thread, sets the affinity, binds the kernel and turns until
@@ -148,6 +163,10 @@ func (l *Loop) Run() error {
 	}
 	if err := l.kernel.Bind(); err != nil {
 		return err
+	}
+	if l.guests != nil {
+		l.receiveGuests()
+		return nil
 	}
 	for !l.stopped.Load() {
 		if l.turn(l.patience()) {
@@ -326,7 +345,11 @@ func (l *Loop) wake() {
 	for s := l.sleep.Load(); s != awake; s = l.sleep.Load() {
 		if l.sleep.CompareAndSwap(s, awake) {
 			l.counts.wakes.Add(1)
-			l.kernel.Wake()
+			if l.guests != nil && l.turner.Load() != guest {
+				l.guests.Rouse() // whoever turned the loop has looked for letters since, or is the host
+			} else {
+				l.kernel.Wake()
+			}
 			return
 		}
 	}

@@ -15,6 +15,8 @@ import (
 type Options struct {
 	// AnyThread leaves the thread of Bind alone, for callers that do not stay on one.
 	AnyThread bool
+	// Guests makes room for a reactor.Loop that takes guests: two more descriptors.
+	Guests bool
 	// Operations is for how many outstanding operations room is made at once; 0 means 256. More are fine.
 	Operations int
 }
@@ -38,12 +40,13 @@ type Kernel struct {
 	// load is the work done since the last look for events; see due.
 	load    int
 	coarse  bool // true exactly when epoll_pwait2 was refused
+	idle    idle
 	closed  atomic.Bool
 	timeout unix.Timespec
 	events  [eventsPerLook]unix.EpollEvent
 }
 
-var _ reactor.Kernel = (*Kernel)(nil)
+var _ reactor.GuestKernel = (*Kernel)(nil)
 
 // New opens a kernel; Shutdown ends it.
 func New(o Options) (*Kernel, error) {
@@ -62,11 +65,19 @@ func New(o Options) (*Kernel, error) {
 	}
 	k := &Kernel{options: o, descriptor: descriptor, waker: waker,
 		operations: socket.NewOperations(o.Operations), hot: socket.NoSlot}
+	if o.Guests {
+		if err := k.idle.open(); err != nil {
+			_ = waker.Close()
+			_ = unix.Close(descriptor)
+			return nil, err
+		}
+	}
 	// Edge-triggered: every signal makes an event of its own, so nobody has to read the eventfd.
 	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(waker.Descriptor()), Pad: wakeGeneration}
 	if e := k.control(unix.EPOLL_CTL_ADD, waker.Descriptor(), &event); e != 0 {
 		_ = waker.Close()
 		_ = unix.Close(descriptor)
+		_ = k.idle.close()
 		return nil, &socket.CallError{Call: "epoll_ctl", Object: "wake-up", Errno: e, Remedy: "see fs.epoll.max_user_watches"}
 	}
 	return k, nil
@@ -209,8 +220,17 @@ func (k *Kernel) Shutdown() error {
 	if e := unix.Close(k.descriptor); err == nil {
 		err = e
 	}
+	if e := k.idle.close(); err == nil {
+		err = e
+	}
 	return err
 }
 
 // Counters are the counts so far.
-func (k *Kernel) Counters() reactor.Counters { return k.counters }
+func (k *Kernel) Counters() reactor.Counters {
+	counters := k.counters
+	waits := k.idle.waits.Load()
+	counters.Crossings += waits
+	counters.Waits += waits
+	return counters
+}

@@ -1,0 +1,69 @@
+package orbitte
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/orbitte/orbitte/segments"
+)
+
+// visits counts the calls that turned a lane of the engine themselves.
+func visits(e *Engine) (n uint64) {
+	for _, l := range e.Stats().Lanes {
+		n += l.Loop.Visits
+	}
+	return n
+}
+
+// proves L-4, G-3: with adaptive lanes on epoll a synchronous call turns its peer's lane itself, one at a time, and
+// the others are served by it, or by the lane.
+func TestSynchronousCallsTurnTheLaneThemselves(t *testing.T) {
+	c := Config{Kernel: Epoll, Lanes: 1}
+	p := newPair(t, c, c, 1<<20)
+	for _, callers := range []int{1, 8} {
+		before := visits(p.requester)
+		var all sync.WaitGroup
+		for i := range callers {
+			all.Add(1)
+			go func() {
+				defer all.Done()
+				for n := range 50 {
+					op := []Operation{Read, Write}[n%2]
+					at := i * 4096
+					if _, err := p.requester.SubmitAndWait(context.Background(), []Request{p.request(op, at, 4096)}); err != nil {
+						t.Error(err)
+					}
+				}
+			}()
+		}
+		all.Wait()
+		if visits(p.requester) == before {
+			t.Errorf("%d callers: nobody turned the lane", callers)
+		}
+	}
+}
+
+// proves G-8: a guest whose context ends while its peer is silent leaves at once, and the lane proves the rest.
+func TestGuestWhoseContextEndsLeaves(t *testing.T) {
+	c := Config{Kernel: Epoll, Lanes: 1}
+	p := newPair(t, c, c, 1<<20)
+	lease, err := p.remote.backing.Lend(0, 4096, segments.Exclusive) // the source waits for it, and so does the guest
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	before := visits(p.requester)
+	_, err = p.requester.SubmitAndWait(ctx, []Request{p.request(Read, 0, 4096)})
+	if !errors.Is(err, ErrDeadline) || visits(p.requester) == before {
+		t.Error(err, fmt.Sprint(visits(p.requester)-before, " visits"))
+	}
+	lease.Return()
+	if _, err := p.requester.SubmitAndWait(context.Background(), []Request{p.request(Read, 0, 4096)}); err != nil {
+		t.Error(err)
+	}
+}

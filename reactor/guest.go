@@ -1,0 +1,163 @@
+package reactor
+
+import "time"
+
+// A guest is a goroutine that turns a loop in place of the loop's own thread, the host, for the length of one call: a
+// call that waits for its own answer need not be handed to another thread and back, each of which costs a wake-up.
+// One of them at a time turns the loop, and whoever does has all its rights and duties.
+//
+//	         ┌── Enter ── guest ── leave ──┐
+//	nobody ──┤                             ├──▶ nobody: the host waits in Idle, or rests while guests come and go
+//	         └────────── host ── asleep ───┘
+
+// Who turns the loop: Loop.turner.
+const (
+	nobody uint32 = iota
+	host
+	guest
+)
+
+// hostRest is how long the host stays away after it saw guests come and go; guests put its return off before half
+// of it is over, so that it need not wake, and take a CPU, to see that there are still some. What arrives after the last
+// guest has left, and was not posted, waits for so long at most.
+const hostRest = 200 * time.Microsecond
+
+// GuestKernel is a Kernel that lets one thread wait while another one makes all other calls.
+type GuestKernel interface {
+	Kernel
+	// Guests says that this kernel was opened for them.
+	Guests() bool
+	// Settled says that Poll would only wait: nothing that was submitted is yet to be tried. It belongs to whoever polls.
+	Settled() bool
+	// Idle waits until Poll of a settled kernel may find something, Rouse is called, or the clock reaches until. It takes
+	// nothing.
+	Idle(until Instant)
+	// Alarm says when Rest ends, also to one that has begun. Whoever rests or turns the loop calls it.
+	Alarm(at Instant)
+	// Rest waits until Rouse is called or the alarm's instant has come, whatever else happens.
+	Rest()
+	// Rouse makes the current or next Idle or Rest return. Any goroutine may call it, also after Shutdown.
+	Rouse()
+}
+
+// Visit is what a guest waits for.
+type Visit interface {
+	// Over says that there is nothing more to wait for on this loop. It becomes true in a turn, or before a letter.
+	Over() bool
+	// Alone says that nobody else waits for this loop.
+	Alone() bool
+}
+
+// Enter makes the caller, on any goroutine, the one who turns the loop until Stay has returned; false when the loop
+// takes no guests, or somebody turns it already. What the guest posts in between wakes nobody.
+func (l *Loop) Enter() bool {
+	if l.guests == nil || !l.turner.CompareAndSwap(nobody, guest) {
+		return false
+	}
+	l.sleep.Store(awake)
+	return true
+}
+
+// Stay turns the loop until the visit is over, spinning and blocking as an adaptive loop does; then it leaves.
+func (l *Loop) Stay(v Visit) {
+	l.counts.visits.add(1)
+	l.now = l.kernel.Now()
+	end, until := l.now.After(l.spinner.current), Past
+	for !v.Over() {
+		if l.turn(until) {
+			end = l.now.After(l.spinner.current)
+		}
+		if until = Past; l.now >= end {
+			until = Forever
+		}
+	}
+	l.leave(!v.Alone())
+}
+
+// leave gives the loop back. As in fallAsleep the flag is raised before the last look for work, so that either this
+// look or whoever brings work sees the other. The host is woken when there is something to do that it does not wait
+// for: a resting host looks at everything when its rest is over, an idling one waits for what the kernel has seen and
+// until idleUntil.
+func (l *Loop) leave(handOver bool) {
+	if end := l.now.After(hostRest / 2); end > Instant(l.alarm.Load()) {
+		l.putOff()
+	}
+	looks, resting := l.idleUntil, l.resting.Load()
+	if resting {
+		looks = Instant(l.alarm.Load())
+	}
+	if handOver {
+		l.handed.Store(true)
+	}
+	l.sleep.Store(asleep)
+	wake := l.handed.Load() || l.mail.pending() || l.stopped.Load() || l.owed() || l.timers.next() < looks
+	if wake {
+		l.sleep.Store(awake)
+	}
+	wake = wake || !resting && !l.guests.Settled()
+	l.turner.Store(nobody)
+	if wake {
+		l.counts.wakes.Add(1)
+		l.guests.Rouse()
+	}
+}
+
+// putOff lets the host's rest, or its next one, end hostRest from now on.
+func (l *Loop) putOff() {
+	at := l.kernel.Now().After(hostRest)
+	l.alarm.Store(int64(at))
+	l.guests.Alarm(at)
+}
+
+// rest keeps the host away for a while; it looks at everything before it waits for longer.
+func (l *Loop) rest() {
+	l.resting.Store(true)
+	l.putOff()
+	l.guests.Rest()
+}
+
+// receiveGuests is Run for a loop that takes guests.
+func (l *Loop) receiveGuests() {
+	seen := uint64(0)
+	for !l.stopped.Load() {
+		visits := l.counts.visits.get()
+		// A sleeping loop was not woken by anybody: an event came, and while guests come and go it is theirs.
+		away := visits != seen && l.sleep.Load() == asleep
+		seen = visits
+		if away || !l.turner.CompareAndSwap(nobody, host) {
+			l.rest()
+			continue
+		}
+		until := l.work()
+		l.turner.Store(nobody)
+		if until != Past {
+			l.guests.Idle(until)
+		}
+	}
+	for !l.turner.CompareAndSwap(nobody, host) { // the last guest leaves, and no other one enters
+		l.rest()
+	}
+}
+
+// work turns until there is nothing left to do or to spin for, and says until when the host may idle; Past: not at all.
+func (l *Loop) work() Instant {
+	l.handed.Store(false)
+	l.resting.Store(false)
+	for {
+		if l.turn(Past) {
+			l.spinner.worked(l.now)
+		} else if l.patience() != Past {
+			break
+		}
+		if l.stopped.Load() {
+			return Past
+		}
+	}
+	l.idleUntil = l.timers.next()
+	if l.owed() || l.idleUntil <= l.now || !l.guests.Settled() || !l.fallAsleep() {
+		return Past
+	}
+	l.counts.sleeps.add(1)
+	l.counts.show(l.kernel.Counters())
+	return l.idleUntil
+}
