@@ -7,8 +7,10 @@ import (
 	"time"
 
 	"github.com/orbitte/orbitte/budgets"
+	"github.com/orbitte/orbitte/cuda"
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/lanes/control"
+	"github.com/orbitte/orbitte/lanes/staging"
 	"github.com/orbitte/orbitte/netproto"
 	"github.com/orbitte/orbitte/reactor"
 	"github.com/orbitte/orbitte/reactor/simkernel"
@@ -38,7 +40,9 @@ type setup struct {
 	backlog                            int
 	socket                             reactor.SocketOptions
 	wrap                               func(reactor.Kernel) reactor.Kernel
-	beside                             *node // another lane of the same engine: one admission for both
+	beside                             *node           // another lane of the same engine: one admission for both
+	gpu                                *staging.Config // two simulated GPUs, and how memory of theirs is staged
+	still                              bool            // GPUs go on only in calls; they then allocate nothing
 }
 
 func (s *setup) complete() {
@@ -116,6 +120,7 @@ type node struct {
 	memories                         []*memory
 	channels                         []*control.Channel
 	registrations, registrationBytes *budgets.Budget
+	gpu                              *gpu // nil: none
 }
 
 func (r *rig) node(host netip.Addr, s setup) *node {
@@ -125,6 +130,9 @@ func (r *rig) node(host netip.Addr, s setup) *node {
 	n.rig, n.process = r, process
 	if err := n.lane.Bind(); err != nil {
 		r.t.Fatal(err)
+	}
+	if s.gpu != nil {
+		n.gpu = n.newGPU(*s.gpu, s.still)
 	}
 	n.listener.Start()
 	r.world.Add(func() bool { return n.lane.Turn(reactor.Forever) })
@@ -182,6 +190,8 @@ func newNode(t testing.TB, kernel reactor.Kernel, bind netip.AddrPort, mode reac
 type memory struct {
 	*segments.Registration
 	backing *segments.Backing
+	device  *cuda.Memory // nil: host memory
+	gpu     *gpu
 }
 
 // register maps and registers n bytes, filled with a pattern that differs between seeds at each byte.
@@ -196,12 +206,19 @@ func (n *node) register(length uint64, p netproto.Permission, seed byte) *memory
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	m := &memory{list[0], backing}
+	m := &memory{Registration: list[0], backing: backing}
 	n.memories = append(n.memories, m)
 	return m
 }
 
-func (m *memory) bytes() []byte { return m.backing.Bytes()[:m.Length()] }
+func (m *memory) bytes() []byte {
+	if m.device != nil {
+		b := make([]byte, m.Length())
+		m.gpu.driver.Peek(m.device.Pointer(), b)
+		return b
+	}
+	return m.backing.Bytes()[:m.Length()]
+}
 
 // holds checks that the memory has exactly the pattern.
 func (m *memory) holds(seed byte) bool { return bytes.Equal(m.bytes(), pattern(m.Length(), seed)) }
@@ -284,6 +301,9 @@ func (r *rig) finish() {
 		r.until("closing a node", func() bool { return *left == 0 })
 	}
 	for _, n := range r.nodes {
+		n.gpu.close()
+	}
+	for _, n := range r.nodes {
 		n.check()
 		if d := n.process.Descriptors(); d != 0 {
 			r.t.Errorf("%d descriptors are left", d)
@@ -315,11 +335,15 @@ func (n *node) check() {
 	for _, m := range n.memories {
 		m.backing.Drop()
 	}
+	n.gpu.check()
 	if buffers, size, slots := n.lane.Arena.Lent(); buffers != 0 || size != 0 || slots != 0 {
 		n.t.Errorf("the arena has lent %d buffers, %d bytes, %d slots", buffers, size, slots)
 	}
 	n.lane.Arena.Close()
 	for _, owed := range n.ledger.Owed() {
+		if n.gpu != nil && n.gpu.lasting { // a registration of memory that is retained stays charged
+			continue
+		}
 		n.t.Errorf("not repaid: %+v", owed)
 	}
 	if left := n.lane.Outstanding(); left != 0 {
