@@ -431,3 +431,32 @@ func TestHPTCPConfigurationIsCheckedBeforeAnythingIsMade(t *testing.T) {
 	_, err := Open(Config{Kernel: Epoll, Lanes: 1, HPTCP: &HPTCPConfig{Bind: e.Stats().HPTCP.Address}})
 	wants(t, err, ErrSystem) // the port is taken
 }
+
+// Two engines write to each other's memory what the other one writes from: neither holds its range for longer than the
+// system takes to copy it, so that they do not wait for each other.
+//
+// proves H-5, M-9
+func TestCrossingAtomicWritesDoNotWaitForEachOther(t *testing.T) {
+	const size = 64 << 10
+	s := newSim(t, 11, simkernel.WorldOptions{})
+	var engines [2]*Engine
+	var memories [2]*Memory
+	for i, host := range []netip.Addr{hostA, hostB} {
+		engines[i], _ = s.engine(fmt.Sprint("engine", i), host, fast(Config{}))
+		memories[i] = allocated(t, size)
+		registered(t, engines[i], memories[i], ReadWrite, OverHPTCP)
+	}
+	var batches [2]*Batch
+	for i, e := range engines {
+		segment := opened(t, e, engines[1-i])
+		r := Request{Operation: Write, Transport: TransportHPTCP, Atomic: true, Segment: segment, Local: memories[i].Address(), Remote: memories[1-i].Address(), Length: size}
+		var err error
+		batches[i], err = e.Submit(s.within(time.Second), []Request{r})
+		must(t, err)
+	}
+	for _, b := range batches {
+		_, err := b.Wait(soon(t))
+		must(t, err)
+		must(t, b.Free())
+	}
+}

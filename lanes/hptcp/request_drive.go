@@ -218,6 +218,17 @@ func (l *link) pour(b *outbox, x *part) bool {
 	return x.moved == x.length
 }
 
+// gone counts payload of a WRITE that the system has. With the last of it nothing reads the local ranges any more: who waits
+// for them need not wait for the source as well, which may wait for a range of its own.
+func (t *Transfer) gone(bytes uint64) {
+	if t == nil {
+		return
+	}
+	if t.sent += bytes; t.sent == t.Length && t.lease.Held() {
+		t.lease.Return()
+	}
+}
+
 func checksum(list [][]byte) (sum uint32) {
 	for _, b := range list {
 		sum = crc32.Update(sum, castagnoli, b)
@@ -230,6 +241,7 @@ func (l *link) flown() {
 	ended := false
 	for i, x := range l.box {
 		l.box[i] = nil
+		x.transfer.gone(x.moved - x.flown)
 		x.boxed, x.flown = false, x.moved
 		if x.flown == x.length && (x.well || x.refused) {
 			ended = true

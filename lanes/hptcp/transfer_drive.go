@@ -68,6 +68,7 @@ type Transfer struct {
 	at         cursor       // what is not asked for yet begins here
 	asked      uint64       // bytes asked for
 	answered   uint64       // bytes whose request has ended well
+	sent       uint64       // WRITE: payload bytes that the system has
 	posted     uint64       // where the farthest posted request ends
 	lost       uint64       // where the first request begins that ended otherwise; above Length: none did
 	parts      int          // requests that are out, or hold memory of this transfer
@@ -98,7 +99,7 @@ func (d *deadline) Expire(*reactor.Timer, reactor.Instant) {
 func (t *Transfer) Start(p *Peer) {
 	t.peer, t.state = p, stateLeasing
 	t.at, t.asked, t.answered, t.parts = cursor{}, 0, 0, 0
-	t.posted, t.lost = 0, ^uint64(0)
+	t.sent, t.posted, t.lost = 0, 0, ^uint64(0)
 	t.touched, t.unsure, t.retained, t.fault = false, false, false, nil
 	t.backoff, t.leaseBy = lanes.Backoff{}, 0
 	lane := p.pool.lane

@@ -42,7 +42,7 @@ func TestEveryKindAndParameterIsPrintedAndRead(t *testing.T) {
 			a = a.With(p, 1)
 		}
 		if kinds[k].requests {
-			a.Requests = []Request{{Write: true, Memory: 1, Offset: 2, Segment: 3, Target: 4, At: 5, Length: 6, Transport: 1}}
+			a.Requests = []Request{{Write: true, Memory: 1, Offset: 2, Segment: 3, Target: 4, At: 5, Length: 6, Transport: 1, Atomic: 1, Page: 7}}
 		}
 		s.Lines = append(s.Lines, Line{len(s.Lines), a})
 	}

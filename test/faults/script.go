@@ -19,6 +19,7 @@ type Request struct {
 	Target, At     int // memory object of the peer, and the offset in it
 	Length         int
 	Transport      int // the place of a word in Transport.Words
+	Atomic, Page   int // of HP-TCP
 }
 
 // Action is one form. Args holds only values that are not zero, in the order of the kind's parameters; New and
@@ -153,7 +154,7 @@ func appendArg(text []byte, p Param, value int64) []byte {
 
 // fields lists what a request is made of, in the order of the text.
 func (r *Request) fields() []field {
-	return []field{{Memory, &r.Memory}, {Offset, &r.Offset}, {Segment, &r.Segment}, {Target, &r.Target}, {At, &r.At}, {Length, &r.Length}, {Transport, &r.Transport}}
+	return []field{{Memory, &r.Memory}, {Offset, &r.Offset}, {Segment, &r.Segment}, {Target, &r.Target}, {At, &r.At}, {Length, &r.Length}, {Transport, &r.Transport}, {Atomic, &r.Atomic}, {Page, &r.Page}}
 }
 
 type field struct {

@@ -159,6 +159,14 @@ const (
 	Element
 	Unknown
 	Call
+	HPTCP
+	DataStreams
+	DataSlots
+	ChunkBytes
+	CreditBytes
+	Checksums
+	Atomic
+	Page
 )
 
 // form is how a value is written.
@@ -184,7 +192,7 @@ var (
 	directions  = []string{"to-server", "to-client"}
 	// personalities are simverbs', behind "off".
 	personalities = []string{"off", "hardware", "softroce", "softroce-6.1"}
-	transports    = []string{"tcp", "rdma"}
+	transports    = []string{"tcp", "rdma", "hptcp"}
 	ways          = []string{"lose", "late", "double", "foreign-id", "foreign-pair", "full-queue"}
 	// calls are the names of native calls (verbs/simverbs, Call), as manual pages have them.
 	calls = []string{
@@ -224,7 +232,9 @@ var params = map[Param]spec{
 	DirectBytes: {name: "direct-bytes"}, StagingBytes: {name: "staging-bytes"}, CachedRegions: {name: "cached-mrs"}, KeyIndices: {name: "key-indices"},
 	Transport: {name: "transport", form: word, words: transports}, Rail: {name: "rail"}, Way: {name: "way", form: word, words: ways},
 	Index: {name: "index"}, Element: {name: "element"}, Unknown: {name: "unknown", form: word, words: onOff},
-	Call: {name: "call", form: word, words: calls},
+	Call: {name: "call", form: word, words: calls}, HPTCP: {name: "hptcp", form: word, words: onOff}, DataStreams: {name: "data-streams"},
+	DataSlots: {name: "data-slots"}, ChunkBytes: {name: "chunk-bytes"}, CreditBytes: {name: "credit-bytes"},
+	Checksums: {name: "checksums", form: word, words: onOff}, Atomic: {name: "atomic", form: word, words: onOff}, Page: {name: "page"},
 }
 
 type kindSpec struct {
@@ -238,7 +248,8 @@ var kinds = map[Kind]kindSpec{
 	Engine: {name: "engine", params: []Param{Number, Placement, Lanes, Registrations, RegisteredBytes, BatchRequests, Batches, BatchSlots,
 		Submissions, SubmittedBytes, PayloadBytes, Handlers, Queue, PeerSegments, Notifications, NotificationQueue, NotificationBytes,
 		RequestTimeout, SourceTimeout, IdleTimeout, KeepaliveIdle, UserTimeout, TCPNotes, RPCNotes, Plain, HostMemory, RDMAProgress, Width, BlockBytes, Endpoints, Grants, SendWork,
-		CompletionEntries, DirectBytes, StagingBytes, CachedRegions, KeyIndices}},
+		CompletionEntries, DirectBytes, StagingBytes, CachedRegions, KeyIndices, HPTCP, DataStreams, DataSlots, ChunkBytes,
+		CreditBytes, Checksums}},
 
 	Allocate:         {name: "allocate", params: []Param{EngineOf, Memory, Length, Adopted}},
 	FreeMemory:       {name: "free-memory", params: []Param{Memory}},

@@ -148,9 +148,14 @@ func (r *run) register(a faults.Action) string {
 func (r *run) registerOnce(l *life, m *memory, a faults.Action) (*orbitte.Registration, error) {
 	one := orbitte.Range{
 		Memory: m.object, Offset: uint64(a.Get(faults.Offset)), Length: uint64(a.Get(faults.Length)), Permission: netproto.Permission(a.Get(faults.Permission)),
+		HPTCP: l.opted(a.Int(faults.Registration)),
 	}
 	if a.Int(faults.Registration)%4 != 0 {
-		return l.engine.Register(one.Memory, one.Offset, one.Length, one.Permission)
+		var options []orbitte.RegisterOption
+		if one.HPTCP {
+			options = append(options, orbitte.OverHPTCP)
+		}
+		return l.engine.Register(one.Memory, one.Offset, one.Length, one.Permission, options...)
 	}
 	handles, err := l.engine.RegisterBatch([]orbitte.Range{one, one})
 	if err != nil {

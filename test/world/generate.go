@@ -32,6 +32,7 @@ type generator struct {
 	stamps  int64
 	healing []planned // what ends a fault, later
 	x       *railed   // nil: no RDMA
+	h       *hurried  // nil: no HP-TCP
 }
 
 type plannedSlot struct {
@@ -75,6 +76,7 @@ func Generate(seed uint64, turns int) faults.Script {
 		g.large()
 	}
 	g.rail(seed)
+	g.hurry(seed)
 	g.head(seed)
 	g.setUp()
 	for g.turn < g.turns {
@@ -152,6 +154,9 @@ func (g *generator) head(seed uint64) {
 		if g.x != nil {
 			e = g.x.engine(e)
 		}
+		if g.h != nil {
+			e = g.h.engine(e)
+		}
 		g.script.Engines = append(g.script.Engines, e)
 	}
 }
@@ -202,6 +207,9 @@ func (g *generator) tiny(e faults.Action) faults.Action {
 }
 
 func (g *generator) do(a faults.Action) {
+	if g.h != nil {
+		a = g.hasten(a)
+	}
 	if g.x == nil {
 		g.put(a)
 		return

@@ -35,8 +35,12 @@ type op struct {
 	fromAt     int
 	toAt       int
 	length     int
-	direct     bool // the destination is placed directly: it may change in parts
-	rdma       bool // it is carried by devices: parts come in any order
+	direct     bool   // the destination is placed directly: it may change in parts
+	rdma       bool   // it is carried by devices: parts come in any order
+	fast       bool   // it is carried by HP-TCP: the same
+	split      bool   // by several requests on the wire, each a matter of its own
+	page       int    // its pages of that size arrive in reverse order; 0: none
+	seen       []bool // of a split one: the bytes of the destination that have held what they should
 	legal      [][]byte
 	matched    bool    // the destination held one of the legal contents whole at some moment since submission
 	touched    bool    // a change was seen that nothing but this op explains
@@ -103,6 +107,7 @@ func (o *op) admit(content []byte) {
 	if o.many {
 		return
 	}
+	content = o.arrange(content)
 	for _, known := range o.legal {
 		if bytes.Equal(known, content) {
 			return
@@ -122,6 +127,10 @@ func (o *op) admit(content []byte) {
 // look notes whether the destination holds a legal content.
 func (o *op) look() {
 	if o.matched {
+		return
+	}
+	if o.split {
+		o.glance()
 		return
 	}
 	held := o.to.shadow[o.toAt : o.toAt+o.length]
@@ -154,6 +163,9 @@ const sliceBytes = 1 << 20
 
 // pieces says whether the destination may be seen with a part of the payload: placed directly, or copied in several turns.
 func (o *op) pieces() bool { return o.direct || o.length > sliceBytes }
+
+// apart says whether the op goes another way than the control stream.
+func (o *op) apart() bool { return o.rdma || o.fast }
 
 func (o *op) overlaps(first, end int) bool { return o.toAt < end && first < o.toAt+o.length }
 
@@ -253,7 +265,7 @@ func (m *memory) peel(done []*op, open, free []bool) []*op {
 			}
 			o.alone = !m.second(o, open, free)
 			for i := o.toAt; i < o.toAt+o.length; i++ {
-				if open[i] || !o.pieces() {
+				if open[i] || !o.pieces() || o.apart() && o.may(i-o.toAt, m.data[i]) {
 					open[i], free[i] = false, true
 				}
 			}
@@ -261,6 +273,11 @@ func (m *memory) peel(done []*op, open, free []bool) []*op {
 		}
 	}
 	return done
+}
+
+// may says whether the op may have written this byte, which stood there before: one that comes in pieces need not.
+func (o *op) may(i int, b byte) bool {
+	return slices.ContainsFunc(o.legal, func(content []byte) bool { return content[i] == b })
 }
 
 // untraced marks where a copy of this process to itself may have written last without a trace, since what it wrote stood
@@ -331,9 +348,12 @@ func (o *op) explains(m *memory, open, free []bool) []byte {
 		if fits(content[:end], m.data[o.toAt:], free[o.toAt:]) {
 			return content
 		}
-		if o.rdma && o.direct && scattered(content, m.data[o.toAt:], open[o.toAt:]) {
+		if o.apart() && o.direct && scattered(content, m.data[o.toAt:], open[o.toAt:]) {
 			return content
 		}
+	}
+	if o.split && o.patched(m.data[o.toAt:], open[o.toAt:]) {
+		return bytes.Clone(m.data[o.toAt : o.toAt+o.length])
 	}
 	if o.many || o.loose && o.pieced(m.data[o.toAt:o.toAt+end], free[o.toAt:]) {
 		m.life.run.count("blind: many changes at the source")

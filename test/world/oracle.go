@@ -163,7 +163,7 @@ func (r *run) report(s *submission, report orbitte.Report, err error) {
 			if !o.over {
 				r.succeeded(o)
 			}
-		case i == report.Failed:
+		case i == report.Failed, o.fast && i <= report.Failed+report.Begun:
 			r.failed(o, report, err)
 		default:
 			r.unchanged(o, "skipped")
@@ -194,6 +194,9 @@ func (r *run) unfair(s *submission, err error) bool {
 func (r *run) succeeded(o *op) {
 	if o.rdma {
 		r.count("rdma: ok")
+	}
+	if o.fast {
+		r.count("hptcp: ok")
 	}
 	if !o.matched && o.length > 0 && !o.hiddenBy() {
 		r.violate(OracleResult, "%v: %v succeeded, but its destination never held what its source held", o.submission.life, o)
@@ -254,7 +257,7 @@ func (r *run) unfounded(s *submission, err error) {
 	switch {
 	case errors.As(err, &full) && full.Used+full.Asked <= full.Limit:
 		r.violate(OracleError, "%v: what fits was refused: %v", s.life, err)
-	case errors.As(err, &fault) && fault.Cause == lanes.Refused && fault.Status == netproto.StatusExhausted && !s.failedOp(err).overRDMA():
+	case errors.As(err, &fault) && fault.Cause == lanes.Refused && fault.Status == netproto.StatusExhausted && !s.failedOp(err).overRDMA() && !busyStreams(err):
 		r.violate(OracleError, "%v: a source refused a payload that its limits admit: %v", s.life, err)
 	}
 }

@@ -93,38 +93,40 @@ type slot struct {
 //	open ──Close──▶ closed          stopped: open, but its steps are not run
 //	  └──────Kill──▶ killed
 type life struct {
-	run      *run
-	slot     *slot
-	number   int
-	process  *simkernel.Process
-	engine   *orbitte.Engine
-	doors    []*door
-	task     *simkernel.Task
-	caller   *caller
-	queue    []queued // calls that wait behind it
-	epoch    orbitte.Epoch
-	direct   bool
-	copies   int           // requests to itself that were in flight before the step at hand
-	leaders  map[*life]*op // by peer: the first request of the newest submission whose frame went out
-	memories []*memory
-	ranges   []*registration
-	segments []*segment
-	open     []*submission // not ended, or not freed
-	inbound  []*note
-	fenced   bool // CloseSource was called
-	stopped  bool
-	closed   bool
-	killed   bool
-	skew     time.Duration // how far a ghost's clock has run ahead, on all its lanes
-	steps    int
-	rested   bool // true exactly when its last step did nothing
-	serving  serving
-	looks    int                            // of its kernels in a row that found nothing and did not block
-	native   *simverbs.Process              // nil: the engine has no RDMA
-	doubtful bool                           // true exactly when its library was told to refuse a call, or to take a proof away
-	keeps    bool                           // true exactly when it may keep something for good
-	lost     bool                           // true exactly when nobody gives its memory back
-	streams  map[reactor.Descriptor]*stream // looked up by key only
+	run          *run
+	slot         *slot
+	number       int
+	process      *simkernel.Process
+	engine       *orbitte.Engine
+	doors        []*door
+	task         *simkernel.Task
+	caller       *caller
+	queue        []queued // calls that wait behind it
+	epoch        orbitte.Epoch
+	direct       bool
+	copies       int           // requests to itself that were in flight before the step at hand
+	leaders      map[*life]*op // by peer: the first request of the newest submission whose frame went out
+	memories     []*memory
+	ranges       []*registration
+	segments     []*segment
+	open         []*submission // not ended, or not freed
+	inbound      []*note
+	fenced       bool // CloseSource was called
+	stopped      bool
+	closed       bool
+	killed       bool
+	skew         time.Duration // how far a ghost's clock has run ahead, on all its lanes
+	steps        int
+	rested       bool // true exactly when its last step did nothing
+	serving      serving
+	looks        int                            // of its kernels in a row that found nothing and did not block
+	native       *simverbs.Process              // nil: the engine has no RDMA
+	doubtful     bool                           // true exactly when its library was told to refuse a call, or to take a proof away
+	keeps        bool                           // true exactly when it may keep something for good
+	lost         bool                           // true exactly when nobody gives its memory back
+	streams      map[reactor.Descriptor]*stream // looked up by key only
+	dataListener reactor.Descriptor             // if listens
+	listens      bool
 }
 
 // queued is a call that has not begun.
@@ -300,6 +302,7 @@ func (l *life) config() orbitte.Config {
 		},
 	}
 	l.wireUp(&config)
+	l.hurry(&config)
 	return config
 }
 

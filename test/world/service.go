@@ -196,7 +196,7 @@ func (r *run) unexplained(l *life, err error) {
 			return
 		}
 		for _, g := range stats.Gauges {
-			if other != l && strings.HasPrefix(g.Name, "accepted streams") && g.Peak >= g.Limit {
+			if other != l && strings.Contains(g.Name, "accepted streams") && g.Peak >= g.Limit {
 				return
 			}
 		}

@@ -35,7 +35,8 @@ var magic = []byte("ORBITTE\x00\x00\x13") // with version 19
 // It cannot see what the network does with bytes that the kernel has taken.
 type stream struct {
 	life   *life
-	client bool
+	client bool // of a control stream: its frames are read
+	data   bool // a stream of HP-TCP
 	spent  bool // an operation failed, was cancelled, or found the end: nothing may be sent any more
 	header [requestBytes]byte
 	have   int // bytes of the frame header being sent
@@ -63,11 +64,11 @@ type frameKey struct {
 	length  uint64
 }
 
-func (l *life) opened(d reactor.Descriptor, client bool) {
+func (l *life) opened(d reactor.Descriptor, client, data bool) {
 	if l.streams == nil {
 		l.streams = map[reactor.Descriptor]*stream{}
 	}
-	l.streams[d] = &stream{life: l, client: client}
+	l.streams[d] = &stream{life: l, client: client && !data, data: data}
 }
 
 // posted sees a send being submitted.
@@ -216,7 +217,7 @@ func (r *run) framed(s *stream, h []byte, f frame) *op {
 func (r *run) only(s *stream, key frameKey) (found *op) {
 	for _, sub := range s.life.open {
 		for _, o := range sub.ops {
-			if o.over || o.rdma || o.key() != key {
+			if o.over || o.apart() || o.key() != key {
 				continue
 			}
 			if found != nil {

@@ -21,11 +21,15 @@ type pending struct {
 	ticket     reactor.Ticket
 	kind       reactor.Kind
 	descriptor reactor.Descriptor
-	buffers    [2][]byte
+	buffers    [][]byte // a copy of the list: its owner goes on with its own
 }
 
 func (t *tap) submitted(o *reactor.Operation) {
-	t.open = append(t.open, pending{o.Ticket, o.Kind, o.Descriptor, o.Buffers})
+	var buffers [][]byte
+	if o.Kind == reactor.Send || o.Kind == reactor.Receive {
+		buffers = append(append(buffers, o.Buffers[:]...), o.More...)
+	}
+	t.open = append(t.open, pending{o.Ticket, o.Kind, o.Descriptor, buffers})
 	if s := t.life.streams[o.Descriptor]; s != nil && o.Kind == reactor.Send {
 		s.posted()
 	}
@@ -53,13 +57,16 @@ func (t *tap) completed(list []reactor.Completion) {
 func (t *tap) show(p pending, c reactor.Completion) {
 	if p.kind == reactor.Accept {
 		if c.Err == nil {
-			t.life.opened(c.Descriptor, false)
+			t.life.opened(c.Descriptor, false, t.life.listens && p.descriptor == t.life.dataListener)
 		}
 		return
 	}
 	s := t.life.streams[p.descriptor]
 	if s == nil || p.kind == reactor.Watch {
 		return
+	}
+	if s.data && p.kind == reactor.Receive && c.Err == syscall.ECANCELED {
+		return // it dozes, or its payload goes elsewhere from here on
 	}
 	if c.Err != nil || p.kind == reactor.Receive && c.N == 0 {
 		if slices.Contains(t.told, s) {
@@ -99,7 +106,7 @@ func (t *tap) fail(out []reactor.Completion) int {
 func (d *door) Open(a netip.AddrPort, o reactor.SocketOptions) (reactor.Descriptor, error) {
 	descriptor, err := d.Kernel.Open(a, o)
 	if err == nil {
-		d.life.opened(descriptor, true)
+		d.life.opened(descriptor, true, a.Port() == dataPort)
 	}
 	return descriptor, err
 }

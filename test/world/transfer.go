@@ -48,6 +48,9 @@ func (r *run) prepare(l *life, a faults.Action) *prepared {
 			request.Transport = orbitte.TransportRDMA
 			o.rdma, o.direct = q.Length > 0 && s.peer != l, o.to.life.exposes()
 		}
+		if q.Transport == 2 {
+			o.overHPTCP(q, &request)
+		}
 		if s.peer == l {
 			o.direct = false // a copy in the process, in one turn
 		}
@@ -83,13 +86,16 @@ func (r *run) admitted(p *prepared, a faults.Action) *submission {
 	if d := a.Duration(faults.Within); d > 0 {
 		s.within = r.net.Now().After(d)
 	}
+	s.ops = p.ops
+	s.cut()
+	s.ops = nil
 	for _, o := range p.ops {
 		r.operations++
 		o.number, o.submission = r.operations, s
 		if o.within() {
 			s.ops = append(s.ops, o)
 			o.start()
-			if !o.rdma { // its payload never goes over a stream
+			if !o.apart() { // its payload never goes over the control stream
 				r.asked[o.key()]++
 			}
 		} else {

@@ -1,0 +1,155 @@
+package world
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+
+	"github.com/orbitte/orbitte"
+	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/lanes/hptcp"
+	"github.com/orbitte/orbitte/netproto"
+	"github.com/orbitte/orbitte/reactor"
+	"github.com/orbitte/orbitte/test/faults"
+)
+
+const (
+	// dataPort is where every engine with HP-TCP takes data.
+	dataPort = port + 1
+	// closedEvery: of the registrations of such an engine so many-th does not opt in.
+	closedEvery = 7
+)
+
+// hurry gives an engine that is about to start its HP-TCP.
+func (l *life) hurry(c *orbitte.Config) {
+	own := l.slot.config
+	if !own.Bool(faults.HPTCP) {
+		return
+	}
+	chunk := uint64(own.Get(faults.ChunkBytes))
+	credit := uint64(own.Get(faults.CreditBytes))
+	if chunk == 0 { // the default may be more than the credit
+		chunk = credit
+	}
+	if limit := c.Limits.PayloadBytes; limit > 0 {
+		chunk = min(chunk, limit)
+	}
+	c.HPTCP = &orbitte.HPTCPConfig{
+		Bind: netip.AddrPortFrom(l.slot.host, dataPort).String(), Streams: own.Int(faults.DataStreams), ChunkBytes: chunk,
+		InFlightBytes: max(credit, chunk), Checksums: own.Bool(faults.Checksums),
+		Limits: orbitte.HPTCPLimits{Streams: own.Int(faults.DataSlots)},
+	}
+}
+
+// hurried is true exactly when the life serves and uses HP-TCP.
+func (l *life) hurried() bool { return l.slot.config.Bool(faults.HPTCP) }
+
+// opted says whether a registration of that name opts in.
+func (l *life) opted(name int) bool { return l.hurried() && name%closedEvery != 0 }
+
+// overHPTCP makes a request one over HP-TCP. To the engine itself it is a copy in the process, without pages: each would
+// be leased by itself.
+func (o *op) overHPTCP(q faults.Request, request *orbitte.Request) {
+	own := o.segment.peer == o.segment.life
+	request.Transport, request.Atomic = orbitte.TransportHPTCP, q.Atomic != 0
+	o.fast, o.direct = q.Length > 0 && !own, q.Atomic == 0
+	if q.Page == 0 || own || q.Length/q.Page == 0 || q.Length/q.Page > pagesMax {
+		return
+	}
+	o.page = q.Page
+	whole := q.Length / q.Page
+	local, remote := make([]uint32, whole), make([]uint32, whole)
+	for i := range whole {
+		local[i], remote[i] = uint32(i), uint32(whole-1-i)
+	}
+	if rest := q.Length - whole*q.Page; rest > 0 {
+		request.Spans = hptcp.Pages(nil, 0, local, 0, remote, uint64(q.Page))
+		request.Spans = append(request.Spans, orbitte.Span{Local: uint64(whole * q.Page), Remote: uint64(whole * q.Page), Length: uint64(rest)})
+		return
+	}
+	request.Pages = &orbitte.Pages{Size: uint64(q.Page), Local: local, Remote: remote}
+}
+
+// pagesMax is what an Atomic WRITE can have for sure.
+const pagesMax = 200
+
+// arrange is what the destination is to hold, for what the source holds.
+func (o *op) arrange(content []byte) []byte {
+	if o.page == 0 {
+		return content
+	}
+	moved, whole := slices.Clone(content), o.length/o.page
+	for i := range whole {
+		copy(moved[i*o.page:][:o.page], content[(whole-1-i)*o.page:])
+	}
+	return moved
+}
+
+// cut decides which ops of a submission may be carried by more than one request on the wire: those leave the source, and
+// come to the destination, at different moments, as parts of a batch do.
+func (s *submission) cut() {
+	together := 0
+	for _, o := range s.ops {
+		if o.fast && o.direct {
+			together++
+		}
+	}
+	for _, o := range s.ops {
+		chunk := o.local.life.chunk()
+		if c := o.remote.life.chunk(); c > 0 && (chunk == 0 || c < chunk) {
+			chunk = c
+		}
+		o.split = o.fast && o.direct && (together > 1 || chunk > 0 && o.length > chunk)
+		if o.split {
+			o.seen = make([]bool, o.length)
+		}
+	}
+}
+
+// chunk is the life's largest chunk; 0: more than any request of a script.
+func (l *life) chunk() int {
+	c, payload := l.slot.config.Int(faults.ChunkBytes), l.slot.config.Int(faults.PayloadBytes)
+	if c == 0 {
+		c = l.slot.config.Int(faults.CreditBytes)
+	}
+	if payload > 0 && (c == 0 || payload < c) {
+		return payload
+	}
+	return c
+}
+
+// glance notes which bytes of a split op's destination have held what they should.
+func (o *op) glance() {
+	held := o.to.shadow[o.toAt : o.toAt+o.length]
+	o.matched = true
+	for i := range held {
+		o.seen[i] = o.seen[i] || o.may(i, held[i])
+		o.matched = o.matched && o.seen[i]
+	}
+}
+
+// patched says whether every open change is that of some legal content: pieces of a split op come from different moments.
+func (o *op) patched(data []byte, open []bool) bool {
+	for i := range o.length {
+		if open[i] && !o.may(i, data[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// busyStreams explains a refusal for lack of streams: a source that does not know yet that a stream of this requester has
+// ended counts it.
+func busyStreams(err error) bool {
+	var fault *lanes.Fault
+	return errors.As(err, &fault) && fault.Cause == lanes.Refused && fault.Status == netproto.StatusExhausted && fault.Stage == "hello"
+}
+
+// Listen (reactor.Kernel) notes which listener takes data.
+func (d *door) Listen(a netip.AddrPort, o reactor.SocketOptions) (reactor.Descriptor, netip.AddrPort, error) {
+	descriptor, bound, err := d.Kernel.Listen(a, o)
+	if err == nil && a.Port() == dataPort {
+		d.life.dataListener, d.life.listens = descriptor, true
+	}
+	return descriptor, bound, err
+}
