@@ -25,6 +25,10 @@
 // "asleep" is raised before the last look at the mailbox and lowered after Poll; Post first pushes
 // and then looks at the flag, hence one of the two sees the other and no wake-up is lost.
 //
+// A loop that takes guests (guest.go) may be turned by a caller in place of its thread, one of them at a time: an
+// adaptive loop over a kernel whose waiting needs no particular thread, as that of epoll and unlike a ring of io_uring,
+// which ends what a thread has submitted when that thread ends.
+//
 // It relies on Linux threads: sched_setaffinity(2) and getrusage(2) with RUSAGE_THREAD, on
 // runtime.LockOSThread for binding a goroutine to its thread, and on asynchronous preemption so that
 // a spinning loop does not delay the garbage collector.
