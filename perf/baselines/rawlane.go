@@ -37,13 +37,12 @@ func newLane(s *Stream, look time.Duration, block []byte, size uint64) (*lane, e
 
 // await blocks until something may be ready, after looking for a while.
 func (l *lane) await() {
-	var events [4]unix.EpollEvent
 	for start := time.Now(); l.look > 0 && time.Since(start) < l.look; {
-		if n, _ := unix.EpollWait(l.stream.epoll, events[:], 0); n > 0 {
+		if n, _ := unix.EpollWait(l.stream.epoll, l.stream.events[:], 0); n > 0 {
 			return
 		}
 	}
-	_, _ = unix.EpollWait(l.stream.epoll, events[:], -1) // an interrupted wait looks again
+	_, _ = unix.EpollWait(l.stream.epoll, l.stream.events[:], -1) // an interrupted wait looks again
 }
 
 func (l *lane) run() {
@@ -69,7 +68,7 @@ func (l *lane) roundTrip() error {
 		return err
 	}
 	for rest := l.block[:l.size]; len(rest) > 0; {
-		n, _, err := unix.Recvfrom(l.stream.fd, rest, unix.MSG_DONTWAIT)
+		n, err := unix.Read(l.stream.fd, rest)
 		switch {
 		case err == unix.EAGAIN || err == unix.EINTR:
 			l.await()

@@ -37,6 +37,8 @@ func row(c *Cell) []string {
 		return []string{name, "absent: " + c.Absent}
 	case c.Failed != "":
 		return []string{name, "failed: " + c.Failed}
+	case c.Rounds == 0:
+		return []string{name, "not measured: interrupted"}
 	}
 	out := []string{name, shown(c.Rate.Median), between(&c.Rate), shown(c.Ops.Median)}
 	if c.Unit != "" {

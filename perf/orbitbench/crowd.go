@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -12,27 +13,25 @@ import (
 	"github.com/orbitte/orbitte/perf/meter"
 )
 
-// crowd is one engine with many peers: one source engine that is known under as many loopback addresses, so that there
-// are as many streams at both ends, but not as many source processes.
+// crowd is one engine with many peers. Over tcp they are one source engine that is known under as many loopback
+// addresses, so that there are as many streams at both ends, but not as many engines. A source of HP-TCP bounds the
+// streams of one requester, so there each peer is an engine of its own.
 type crowd struct {
 	setup    Setup
-	peers    int
 	engine   *orbitte.Engine
-	id       int
-	remote   uint64
+	first    opened
+	ids      []int // of the source engines
 	segments []*orbitte.Segment
 }
 
 // address is the i-th loopback address.
 func address(i int) string { return fmt.Sprintf("127.1.%d.%d", i/250, i%250+1) }
 
-func (b *bench) gather(ctx context.Context, setup Setup, peers int) (*crowd, error) {
-	c := &crowd{setup: setup, peers: peers}
-	var at opened
-	if err := b.source.Ask(question{Do: "open", Setup: setup.source(), Bind: "0.0.0.0:0", Name: address(0) + ":0"}, &at); err != nil {
-		return nil, err
-	}
-	c.id, c.remote = at.ID, at.Address
+// distinct is true exactly when each peer is an engine of its own.
+func (s Setup) distinct() bool { return s.Transport == "hptcp" }
+
+func (b *bench) gather(ctx context.Context, setup Setup, peers int) (c *crowd, err error) {
+	c = &crowd{setup: setup}
 	config, err := setup.config()
 	if err != nil {
 		return nil, err
@@ -40,21 +39,44 @@ func (b *bench) gather(ctx context.Context, setup Setup, peers int) (*crowd, err
 	if c.engine, err = orbitte.Open(config); err != nil {
 		return nil, err
 	}
-	if _, err := c.engine.Register(b.memory, 0, memoryBytes, orbitte.LocalOnly); err != nil {
-		return nil, err
+	_, err = c.engine.Register(b.memory, 0, memoryBytes, orbitte.LocalOnly)
+	if err == nil && !setup.distinct() {
+		c.first, err = c.source(b, question{Do: "open", Setup: setup.source(), Bind: "0.0.0.0:0", Name: address(0) + ":0"})
 	}
-	return c, c.grow(ctx, at, peers)
+	if err == nil {
+		err = c.grow(ctx, b, peers)
+	}
+	if err != nil {
+		return nil, errors.Join(err, c.close(b))
+	}
+	return c, nil
+}
+
+// source opens a source engine.
+func (c *crowd) source(b *bench, q question) (at opened, err error) {
+	if err = b.source.Ask(q, &at); err == nil {
+		c.ids = append(c.ids, at.ID)
+	}
+	return at, err
 }
 
 // grow opens segments until there are so many.
-func (c *crowd) grow(ctx context.Context, at opened, peers int) error {
-	epoch, err := orbitte.ParseEpoch(at.Epoch)
-	if err != nil {
-		return err
-	}
-	port := portOf(at.Endpoint)
+func (c *crowd) grow(ctx context.Context, b *bench, peers int) error {
 	for i := len(c.segments); i < peers; i++ {
-		s, err := c.engine.OpenSegment(ctx, address(i)+port, epoch)
+		at := c.first
+		at.Endpoint = address(i) + portOf(at.Endpoint)
+		if c.setup.distinct() {
+			var err error
+			if at, err = c.source(b, question{Do: "open", Setup: c.setup.with(func(s *Setup) { s.Progress = "event" })}); err != nil {
+				return err
+			}
+			c.first.Address = at.Address
+		}
+		epoch, err := orbitte.ParseEpoch(at.Epoch)
+		if err != nil {
+			return err
+		}
+		s, err := c.engine.OpenSegment(ctx, at.Endpoint, epoch)
 		if err != nil {
 			return fmt.Errorf("peer %d: %w", i, err)
 		}
@@ -74,8 +96,8 @@ func portOf(endpoint string) string {
 
 func (c *crowd) close(b *bench) error {
 	err := c.engine.Close(context.Background())
-	if asked := b.source.Ask(question{Do: "close", ID: c.id}, nil); err == nil {
-		err = asked
+	for _, id := range c.ids {
+		err = errors.Join(err, b.source.Ask(question{Do: "close", ID: id}, nil))
 	}
 	return err
 }
@@ -111,7 +133,7 @@ func (c *crowd) submitter(ctx context.Context, b *bench, who, times int, s *figu
 	for i := range times {
 		at := uint64(who) * 64
 		request[0] = orbitte.Request{Operation: orbitte.Read, Transport: c.setup.transport(), Segment: c.segments[(who+i*submitters)%len(c.segments)],
-			Local: b.memory.Address() + at, Remote: c.remote + at, Length: 64}
+			Local: b.memory.Address() + at, Remote: c.first.Address + at, Length: 64}
 		if err := submitAll(ctx, c.engine, request, 1, s); err != nil {
 			return err
 		}
@@ -176,12 +198,17 @@ func (b *bench) idleCost(ctx context.Context, setup Setup, few, many int, wait t
 		}
 	}()
 	var before, after heap
+	if err := c.touch(ctx, b); err != nil {
+		return cost, err
+	}
 	live, resident := settled()
 	if err := b.source.Ask(question{Do: "heap", Bytes: 1}, &before); err != nil {
 		return cost, err
 	}
-	at := opened{Endpoint: c.segments[0].Endpoint(), Epoch: c.segments[0].Epoch().String()}
-	if err := c.grow(ctx, at, many); err != nil {
+	if err := c.grow(ctx, b, many); err != nil {
+		return cost, err
+	}
+	if err := c.touch(ctx, b); err != nil {
 		return cost, err
 	}
 	if err := sleep(ctx, 300*time.Millisecond); err != nil { // what comes after opening, such as buffers given back
@@ -192,10 +219,23 @@ func (b *bench) idleCost(ctx context.Context, setup Setup, few, many int, wait t
 		return cost, err
 	}
 	each := func(after, before uint64) float64 { return (float64(after) - float64(before)) / float64(many-few) }
-	cost.heapBytes = max(each(liveAfter, live), each(after.Live, before.Live))
-	cost.rssBytes = max(each(residentAfter, resident), each(after.Resident, before.Resident))
+	cost.heapBytes, cost.rssBytes = each(liveAfter, live), each(residentAfter, resident)
+	if !setup.distinct() { // there the source has as many engines, which is not what is asked
+		cost.heapBytes, cost.rssBytes = max(cost.heapBytes, each(after.Live, before.Live)), max(cost.rssBytes, each(after.Resident, before.Resident))
+	}
 	cost.cpuShare, err = b.idleCPU(ctx, wait)
 	return cost, err
+}
+
+// touch makes one READ over each peer, so that every stream that a transfer needs is there.
+func (c *crowd) touch(ctx context.Context, b *bench) error {
+	for _, segment := range c.segments {
+		r := orbitte.Request{Operation: orbitte.Read, Transport: c.setup.transport(), Segment: segment, Local: b.memory.Address(), Remote: c.first.Address, Length: 64}
+		if _, err := c.engine.SubmitAndWait(ctx, []orbitte.Request{r}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // idleCPU is the share of one core that both processes take while nobody asks anything.

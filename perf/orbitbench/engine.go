@@ -40,7 +40,7 @@ func (w work) subject() subject {
 		w.setup.Sources = w.streams
 	}
 	return subject{
-		name: w.setup.name(), axes: w.axes(), first: max(int(8<<20/w.size), 64), step: w.batch * w.streams,
+		name: w.setup.name(), axes: w.axes(), first: firstCount(w.size), step: w.batch * w.streams,
 		most: int(8 << 30 / w.size), measure: w.measure, alone: w.setup.spins(),
 	}
 }
@@ -111,7 +111,7 @@ func submitAll(ctx context.Context, e *orbitte.Engine, list []orbitte.Request, t
 	return nil
 }
 
-const phaseSubmissions = 6
+const phaseSubmissions = 3
 
 // phases submits a few batches in the asynchronous way, where the caller sees what happens when.
 func phases(ctx context.Context, b *bench, w work, p *pair, out *figures.Phases) error {

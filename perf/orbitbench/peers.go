@@ -81,7 +81,7 @@ func gnetAhead(size uint64) uint32 { return uint32(min(max(4<<20/size, 2), 64)) 
 
 func gnetBulk(what byte, size uint64) subject {
 	return subject{
-		name: "gnet", axes: bulkAxes(what, size, 1), first: max(int(8<<20/size), 64), most: int(8 << 30 / size),
+		name: "gnet", axes: bulkAxes(what, size, 1), first: firstCount(size), most: int(8 << 30 / size),
 		note: "server with buffers of 1 MiB; client is the raw loop, which asks for each block ahead",
 		measure: func(ctx context.Context, b *bench, n int) (s figures.Sample, err error) {
 			if err := b.peers.startGnet(ctx); err != nil {
@@ -136,7 +136,7 @@ func grpcCall(what byte, size uint64, stream bool) subject {
 		axes.Operation = "READ"
 	}
 	return subject{
-		name: name, axes: axes, first: max(int(2<<20/size), 32), most: min(int(4<<30/size), 20000),
+		name: name, axes: axes, first: min(firstCount(size), 500), most: min(int(4<<30/size), 20000),
 		note: "bytes pass through its codec, no protobuf; windows of 64 MiB, buffers of 1 MiB",
 		measure: func(ctx context.Context, b *bench, n int) (s figures.Sample, err error) {
 			if err := b.peers.startGRPC(ctx); err != nil {

@@ -1,25 +1,22 @@
 package main
 
-import (
-	"github.com/orbitte/orbitte"
-	"github.com/orbitte/orbitte/perf/baselines"
-)
+import "github.com/orbitte/orbitte"
 
 // plane switches on what the setup's transport needs.
-func (s Setup) plane(c *orbitte.Config) error {
+func (s Setup) plane(c *orbitte.Config) {
 	if s.Transport == "hptcp" {
-		return baselines.Absent("this engine has no HP-TCP")
+		c.HPTCP = &orbitte.HPTCPConfig{}
 	}
-	return nil
 }
 
-// publish registers a range for peers.
+// publish registers a range for peers, over the setup's transport as well.
 func (s Setup) publish(e *orbitte.Engine, m *orbitte.Memory, length uint64) error {
-	_, err := e.Register(m, 0, length, orbitte.ReadWrite)
+	_, err := e.RegisterBatch([]orbitte.Range{{Memory: m, Length: length, Permission: orbitte.ReadWrite, HPTCP: s.Transport == "hptcp"}})
 	return err
 }
 
-// pagesOf makes one request of many pages, in the order of the harness's jumps.
-func pagesOf(r orbitte.Request, size uint64, near, far []uint32) (orbitte.Request, error) {
-	return r, baselines.Absent("this engine has no requests of many pages")
+// pagesOf makes one request of many pages.
+func pagesOf(r orbitte.Request, size uint64, near, far []uint32) orbitte.Request {
+	r.Pages = &orbitte.Pages{Size: size, Local: near, Remote: far}
+	return r
 }

@@ -22,7 +22,7 @@ func bulkAxes(what byte, size uint64, streams int) figures.Axes {
 // bulkSubject is a baseline that moves n blocks by do, metered with the source process.
 func bulkSubject(name string, what byte, size uint64, streams int, do func(b *bench, c baselines.Command) (time.Duration, uint64, error)) subject {
 	return subject{
-		name: name, baseline: true, axes: bulkAxes(what, size, streams), first: max(int(8<<20/size), 64), step: streams, most: int(8 << 30 / size),
+		name: name, baseline: true, axes: bulkAxes(what, size, streams), first: firstCount(size), step: streams, most: int(8 << 30 / size),
 		measure: func(_ context.Context, b *bench, n int) (s figures.Sample, err error) {
 			if err := b.fill(streams * int(baselines.MemoryBytes(size))); err != nil {
 				return s, err
@@ -109,7 +109,7 @@ func rawPages(size uint64, count int) subject {
 // memoryCopy is one core's copy: what no transfer through a kernel can reach.
 func memoryCopy(size uint64) subject {
 	return subject{
-		name: "memcpy, one core", axes: figures.Axes{Size: size}, first: max(int(8<<20/size), 64), most: int(16 << 30 / size),
+		name: "memcpy, one core", axes: figures.Axes{Size: size}, first: firstCount(size), most: int(16 << 30 / size),
 		measure: func(_ context.Context, b *bench, n int) (s figures.Sample, err error) {
 			half := b.memory.Bytes()[:filledBytes]
 			to, from := half, half

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/orbitte/orbitte"
@@ -21,22 +22,28 @@ func registerRounds(ctx context.Context, b *bench, setup Setup, ranges, rounds i
 	}
 	var times []time.Duration
 	for range rounds {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
 		start := time.Now()
-		registered, err := p.engine.RegisterBatch(list)
-		if err != nil {
-			return nil, err
-		}
-		for _, r := range registered {
-			if err := p.engine.Unregister(ctx, r); err != nil {
+		for part := range slices.Chunk(list, registeredAtOnce) {
+			if err := registerOnce(ctx, p.engine, part); err != nil {
 				return nil, err
 			}
 		}
 		times = append(times, time.Since(start))
 	}
 	return times, nil
+}
+
+// registeredAtOnce stays below the 4,096 regions that one engine can show.
+const registeredAtOnce = 2500
+
+func registerOnce(ctx context.Context, e *orbitte.Engine, list []orbitte.Range) error {
+	registered, err := e.RegisterBatch(list)
+	for _, r := range registered {
+		if ended := e.Unregister(ctx, r); err == nil {
+			err = ended
+		}
+	}
+	return err
 }
 
 // lastOverThird is how much slower the end of a series is than its third round: the median of the last three over that

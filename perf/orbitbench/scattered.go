@@ -34,7 +34,7 @@ func (w pages) subject() subject {
 }
 
 // requests names the pages in orders that jump at both ends.
-func (w pages) requests(b *bench, p *pair) ([]orbitte.Request, error) {
+func (w pages) requests(b *bench, p *pair) []orbitte.Request {
 	base := orbitte.Request{Operation: w.operation, Transport: w.setup.transport(), Segment: p.segments[0], Local: b.memory.Address(), Remote: p.remote}
 	if !w.listed {
 		list := make([]orbitte.Request, w.count)
@@ -44,15 +44,14 @@ func (w pages) requests(b *bench, p *pair) ([]orbitte.Request, error) {
 			list[i].Remote += baselines.Jump(i, uint64(w.count), baselines.FarStep) * w.size
 			list[i].Length = w.size
 		}
-		return list, nil
+		return list
 	}
 	near, far := make([]uint32, w.count), make([]uint32, w.count)
 	for i := range uint64(w.count) {
 		near[i] = uint32(baselines.Jump(i, uint64(w.count), baselines.NearStep))
 		far[i] = uint32(baselines.Jump(i, uint64(w.count), baselines.FarStep))
 	}
-	r, err := pagesOf(base, w.size, near, far)
-	return []orbitte.Request{r}, err
+	return []orbitte.Request{pagesOf(base, w.size, near, far)}
 }
 
 // submissionMax is how many requests go into one submission.
@@ -67,10 +66,7 @@ func (w pages) measure(ctx context.Context, b *bench, n int) (s figures.Sample, 
 		return s, err
 	}
 	begin := time.Now()
-	list, err := w.requests(b, p)
-	if err != nil {
-		return s, err
-	}
+	list := w.requests(b, p)
 	s.Phases.Prepare = time.Since(begin)
 	s.Latency = figures.NewHistogram()
 	err = b.metered(p, &s, func() error {

@@ -38,7 +38,8 @@ func (s Setup) config() (orbitte.Config, error) {
 	if s.Placement == "direct" {
 		c.TCPHostMemory = orbitte.Direct
 	}
-	return c, s.plane(&c)
+	s.plane(&c)
+	return c, nil
 }
 
 // source is the peer's setup: nobody drives a manual source, so it spins instead.

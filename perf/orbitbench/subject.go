@@ -33,6 +33,9 @@ type group struct {
 	whole bool
 }
 
+// firstCount is how many operations of a size warm up: 8 MiB of them, within reason.
+func firstCount(size uint64) int { return int(min(max(8<<20/size, 2), 2048)) }
+
 // counts fills defaults in.
 func (s *subject) counts() (first, step, most int) {
 	step = max(s.step, 1)

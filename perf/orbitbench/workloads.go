@@ -279,12 +279,17 @@ func peerGroups(o options) []group {
 	for _, s := range []Setup{o.staged(), o.hptcp().with(func(s *Setup) { s.Lanes = 1 })} {
 		g := group{workload: "peers", name: "READ 64 B over many peers, " + s.Transport, figure: figures.Operations}
 		for _, n := range counts {
-			g.subjects = append(g.subjects, crowdRate(s, n))
+			if n <= distinctPeersMax || !s.distinct() {
+				g.subjects = append(g.subjects, crowdRate(s, n))
+			}
 		}
 		groups = append(groups, g)
 	}
 	return groups
 }
+
+// distinctPeersMax bounds the source engines of one group: each has threads of its own.
+const distinctPeersMax = 100
 
 func registrationGroups(o options) []group {
 	ranges, rounds := 10000, 100
@@ -300,14 +305,18 @@ func idleGroups(o options) []group {
 	if o.small {
 		peers = 20
 	}
-	g := group{workload: "idle", name: fmt.Sprintf("%d idle peers", peers), figure: figures.Value, whole: true}
+	var groups []group
 	for _, s := range []Setup{o.staged(), o.hptcp().with(func(s *Setup) { s.Lanes = 1 })} {
-		g.subjects = append(g.subjects,
-			idleSubject(s, peers, "CPU of both processes", "% of a core", func(c idle) float64 { return 100 * c.cpuShare }),
-			idleSubject(s, peers, "heap of one peer", "KiB", func(c idle) float64 { return c.heapBytes / kib }),
-			idleSubject(s, peers, "resident memory of one peer", "KiB", func(c idle) float64 { return c.rssBytes / kib }))
+		n := peers
+		if s.distinct() {
+			n = min(peers, distinctPeersMax)
+		}
+		groups = append(groups, group{workload: "idle", name: fmt.Sprintf("%d idle peers, %s", n, s.Transport), figure: figures.Value, whole: true, subjects: []subject{
+			idleSubject(s, n, "CPU of both processes", "% of a core", func(c idle) float64 { return 100 * c.cpuShare }),
+			idleSubject(s, n, "heap of one peer", "KiB", func(c idle) float64 { return c.heapBytes / kib }),
+			idleSubject(s, n, "resident memory of one peer", "KiB", func(c idle) float64 { return c.rssBytes / kib })}})
 	}
-	return []group{g}
+	return groups
 }
 
 func toolGroups(o options) []group {
