@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -85,3 +86,5 @@ func TestTheTwinConformsInRealTime(t *testing.T) {
 }
 
 var _ cuda.Calls = (*simcuda.Driver)(nil)
+
+func closeDescriptor(d int) error { return syscall.Close(d) }

@@ -350,5 +350,8 @@ func (d *Driver) Kill() {
 		m.unmap()
 	}
 	d.memories = nil
+	for _, v := range d.devices {
+		v.primary, v.operations, v.used = context{device: v}, 0, 0
+	}
 	d.unreserve()
 }
