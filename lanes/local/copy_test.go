@@ -25,6 +25,7 @@ type rig struct {
 	count, bytes  *budgets.Budget
 	backings      []*segments.Backing
 	mapped, sizes int64
+	gpus          *gpus // nil: none
 }
 
 func newRig(t *testing.T) *rig {
@@ -45,6 +46,7 @@ func newRig(t *testing.T) *rig {
 // finish checks that nothing is left, and that neither socket nor system was used (field case F-71).
 func (r *rig) finish() {
 	r.t.Helper()
+	r.gpus.close()
 	r.tracker.RetireAll()
 	for _, b := range r.backings {
 		if !b.Quiet() {
@@ -55,10 +57,11 @@ func (r *rig) finish() {
 	if r.count.Used() != 0 || r.bytes.Used() != 0 {
 		r.t.Errorf("%d registrations of %d bytes are charged", r.count.Used(), r.bytes.Used())
 	}
+	r.gpus.check()
 	if c, s := segments.Mappings(); c != r.mapped || s != r.sizes {
 		r.t.Errorf("%d mappings are left", c-r.mapped)
 	}
-	if k := r.lane.Kernel().Counters(); k.Submitted != 0 || r.process.Descriptors() != 0 {
+	if k := r.lane.Kernel().Counters(); k.Submitted != 0 && r.gpus == nil || r.process.Descriptors() != 0 {
 		r.t.Errorf("a local copy used the system: %+v", k)
 	}
 	if err := r.lane.Close(); err != nil {
