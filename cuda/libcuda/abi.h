@@ -1,0 +1,77 @@
+// What this package calls and reads of the CUDA driver's binary interface, declared here so that building needs no
+// SDK. ORB_X is the interface's X and orb_cu_x its CUx. test/abi reads this file and driver.h and compares every value,
+// width and signature with an installed cuda.h, so keep one declaration on a line. All of it is for 64-bit Linux.
+#ifndef ORBITTE_CUDA_ABI_H
+#define ORBITTE_CUDA_ABI_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum { ORB_CUDA_SUCCESS = 0 } orb_cu_result; // any number
+typedef int orb_cu_device;
+typedef unsigned long long orb_cu_pointer;
+typedef struct orb_cu_ctx_st *orb_cu_context;
+typedef struct orb_cu_stream_st *orb_cu_stream;
+typedef struct orb_cu_event_st *orb_cu_event;
+typedef struct { char bytes[16]; } orb_cu_uuid;
+typedef int orb_cu_attribute;               // CUdevice_attribute
+typedef unsigned int orb_cu_pointer_attribute; // CUpointer_attribute
+typedef int orb_cu_flush_target;            // CUflushGPUDirectRDMAWritesTarget
+typedef int orb_cu_flush_scope;             // CUflushGPUDirectRDMAWritesScope
+typedef int orb_cu_range_handle;            // CUmemRangeHandleType
+typedef void (*orb_cu_host_function)(void *argument);
+
+enum {
+	ORB_CUDA_ERROR_INVALID_VALUE = 1,
+	ORB_CUDA_ERROR_OUT_OF_MEMORY = 2,
+	ORB_CUDA_ERROR_NOT_INITIALIZED = 3,
+	ORB_CUDA_ERROR_DEINITIALIZED = 4,
+	ORB_CUDA_ERROR_STUB_LIBRARY = 34,
+	ORB_CUDA_ERROR_NO_DEVICE = 100,
+	ORB_CUDA_ERROR_INVALID_DEVICE = 101,
+	ORB_CUDA_ERROR_INVALID_CONTEXT = 201,
+	ORB_CUDA_ERROR_INVALID_HANDLE = 400,
+	ORB_CUDA_ERROR_NOT_FOUND = 500,
+	ORB_CUDA_ERROR_NOT_READY = 600,
+	ORB_CUDA_ERROR_NOT_PERMITTED = 800,
+	ORB_CUDA_ERROR_NOT_SUPPORTED = 801,
+
+	ORB_CU_DEVICE_ATTRIBUTE_COMPUTE_MODE = 20,
+	ORB_CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT = 40,
+	ORB_CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING = 41,
+	ORB_CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75,
+	ORB_CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76,
+	ORB_CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102,
+	ORB_CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110,
+	ORB_CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED = 116,
+	ORB_CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS = 117,
+	ORB_CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING = 118,
+	ORB_CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED = 124,
+
+	ORB_CU_COMPUTEMODE_PROHIBITED = 2,
+	ORB_CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST = 1,
+	ORB_CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER = 100,
+	ORB_CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES = 200,
+	ORB_CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX = 0,
+	ORB_CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER = 100,
+	ORB_CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES = 200,
+
+	ORB_CU_POINTER_ATTRIBUTE_CONTEXT = 1,
+	ORB_CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,
+	ORB_CU_POINTER_ATTRIBUTE_SYNC_MEMOPS = 6,
+	ORB_CU_POINTER_ATTRIBUTE_BUFFER_ID = 7,
+	ORB_CU_POINTER_ATTRIBUTE_IS_MANAGED = 8,
+	ORB_CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,
+	ORB_CU_POINTER_ATTRIBUTE_RANGE_START_ADDR = 11,
+	ORB_CU_POINTER_ATTRIBUTE_RANGE_SIZE = 12,
+	ORB_CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE = 15,
+
+	ORB_CU_MEMORYTYPE_HOST = 1,
+	ORB_CU_MEMORYTYPE_DEVICE = 2,
+	ORB_CU_MEMHOSTALLOC_PORTABLE = 1,
+	ORB_CU_STREAM_NON_BLOCKING = 1,
+	ORB_CU_EVENT_DISABLE_TIMING = 2,
+	ORB_CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD = 1,
+};
+
+#endif
