@@ -66,6 +66,7 @@ type Exchange struct {
 	timer      reactor.Timer
 	prev, next *Exchange
 	rank       uint64 // order among the exchanges of its channel
+	wave       uint64 // of a convoy: which send its request is part of
 	state      exchangeState
 }
 
@@ -93,7 +94,9 @@ func (x *Exchange) end(fault *lanes.Fault) {
 		}
 		c.settle()
 	case exchangeActive, exchangeAhead:
-		c.retire(fault)
+		if !c.forsake(x, fault) {
+			c.retire(fault)
+		}
 	}
 }
 
@@ -107,8 +110,8 @@ const (
 	channelRetained                       // its descriptor could not be closed: never used again
 )
 
-// Channel is the requester's side of one peer: at most one stream, one exchange at a time, in the
-// order of Run (SPEC T-3). It belongs to one lane and is used on that lane only.
+// Channel is the requester's side of one peer: at most one stream, one exchange after the other, in the order of Run
+// (SPEC T-3); the requests of framed ones are posted ahead of their turn. It belongs to one lane and is used on that lane only.
 type Channel struct {
 	pool       *Pool
 	addresses  []netip.AddrPort
@@ -121,6 +124,7 @@ type Channel struct {
 	active     *Exchange
 	follower   *Exchange    // has posted its request behind the active exchange; nil without an active one
 	posted     int          // bytes of that request that are sent; 0 while it is on its way
+	convoy     convoy       // framed exchanges behind the active one; empty while there is a follower
 	ranks      uint64       // exchanges queued so far
 	fault      *lanes.Fault // why the active exchange's stream is being retired, if this side decided
 	abandoned  bool         // true exactly while connecting is being ended because nobody waits for it any more
@@ -225,7 +229,11 @@ func (c *Channel) failQueued(fault lanes.Fault) {
 
 // pump starts what can be started.
 func (c *Channel) pump() {
-	if c.head == nil || c.active != nil {
+	if c.head == nil {
+		return
+	}
+	if c.active != nil {
+		c.join()
 		return
 	}
 	switch c.state {
@@ -275,6 +283,9 @@ func (c *Channel) begin(x *Exchange) {
 		c.pool.lane.Counts.Reused.Add(1)
 	}
 	x.work.Begin(c)
+	if c.active == x {
+		c.join()
+	}
 }
 
 // Active is the work of the active exchange; nil: none. What kind it is tells who may Follow it.
@@ -290,7 +301,7 @@ func (c *Channel) Active() Work {
 // now, its Sent once the stream is its own. False when that is not to be had, as when somebody else waits
 // for the stream; then nothing was done. If the stream is lost, Failed comes to the follower first.
 func (c *Channel) Follow(x *Exchange, work Work, deadline reactor.Instant) bool {
-	alone := c.active != nil && c.head == nil && c.follower == nil && c.closed == nil
+	alone := c.active != nil && c.head == nil && c.follower == nil && c.convoy.n == 0 && c.closed == nil
 	if !alone || c.stream.ending != nil || c.stream.out.ticket != 0 || deadline <= c.pool.lane.Now() {
 		return false
 	}
@@ -313,7 +324,18 @@ func (c *Channel) Finish() {
 		c.promote()
 		return
 	}
-	c.next()
+	if c.convoy.n > 0 {
+		c.advance()
+		return
+	}
+	switch {
+	case c.convoy.doomed:
+		c.stream.Retire(errForsaken)
+	case c.stream.unasked():
+		c.stream.Retire(errUnasked)
+	default:
+		c.next()
+	}
 }
 
 // promote makes the follower the active exchange.
@@ -375,11 +397,15 @@ func (c *Channel) retire(fault *lanes.Fault) {
 // Sent passes on to the active work (User). A follower is the last to have sent; it hears of it when its
 // turn comes.
 func (c *Channel) Sent(n int) {
-	if c.follower != nil {
+	switch {
+	case c.convoy.sending:
+		c.landed()
+	case c.follower != nil:
 		c.posted = n
-		return
+	default:
+		c.active.work.Sent(n)
+		c.depart()
 	}
-	c.active.work.Sent(n)
 }
 
 // Received passes on to the active work.

@@ -5,13 +5,18 @@
 // A Stream owns one descriptor: it ends when it is closed, after the kernel has given back every
 // operation on it, or retained, when the system refuses to close it. A Channel owns a slot of its
 // lane's Streams budget while it has a stream; a Session owns a slot of Sessions, and, while its
-// frame is served, one handler of the engine's Admission. An Inbox owns the messages in it.
+// frame is served, one handler of the engine's Admission. A Slip is the answer that a Session owes for a frame which was
+// taken off the stream; the handler is its own. A channel with a convoy, and a session that has owed, hold a buffer for what
+// travels together, until their stream is gone. An Inbox owns the messages in it.
 //
 // It imports lanes, netproto, reactor, segments and budgets.
 //
 //	Channel: absent ──slot──▶ connecting ──▶ ready ⇄ busy ──loss──▶ absent      (retained: for good)
 //	Session: idle ──frame──▶ waiting ──handler──▶ serving ──reply sent──▶ idle
-//	                            └─full─▶ closed      └─refusal─▶ replying ──▶ idle or closed
+//	                            └─full─▶ closed      ├─refusal─▶ replying ──▶ idle or closed
+//	                                                 └─Detach─▶ idle, a slip is owed (four at most: full)
+//	         idle, slips owed ──a frame that is not for detaching, or no handler──▶ held ──slips sent──▶ serving
+//	Exchange: idle ──Run──▶ queued ──▶ active ──Finish──▶ idle        queued ──framed, behind framed──▶ ahead ──▶ active
 //
 // It relies on SPEC W, T-3 to T-12, G-5, N-1 to N-6, and on accept(2) for which errors pass.
 package control

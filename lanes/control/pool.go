@@ -241,15 +241,21 @@ func (c *Channel) lost(loss Loss) {
 	c.afterLoss()
 }
 
-// end fails the active exchange with what the stream's end left behind, and before it the follower, of
-// which nothing but the request was posted.
+// end fails the active exchange with what the stream's end left behind, and before it the follower, or the convoy, of
+// which nothing but the requests was posted.
 func (c *Channel) end(fault *lanes.Fault, loss Loss) {
 	x := c.active
 	if x == nil {
+		c.disband()
 		return
 	}
-	follower := c.follower
+	follower, gone := c.follower, c.disband()
 	c.active, c.follower = nil, nil
+	for gone != nil {
+		y, own := gone, *fault
+		gone, y.next = y.next, nil
+		c.fail(y, Failure{Fault: &own, Begun: true, Retained: loss.Retained})
+	}
 	if follower != nil {
 		own := *fault
 		c.fail(follower, Failure{Fault: &own, Begun: true, Retained: loss.Retained})

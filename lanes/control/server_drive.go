@@ -56,6 +56,7 @@ type Server struct {
 	lane      *lanes.Lane
 	admission *Admission
 	services  [256]Service // by operation
+	detached  [256]bool    // by operation: true exactly when its service takes frames off the stream
 	idle      sessionList  // between frames; the longest idle first
 	busy      sessionList  // serving or replying
 	queue     sessionList  // with a frame that waits for a handler, in order of arrival
@@ -174,7 +175,13 @@ func (s *Server) departed() {
 
 // arrived takes a complete frame. It is served, waits, or is closed after the grace (SPEC T-6).
 func (s *Server) arrived(session *Session) {
-	if s.queue.n == 0 && s.serve(session) {
+	owes := session.slips.n > 0
+	if s.queue.n == 0 && (!owes || s.detached[session.request.Operation]) && s.serve(session) {
+		return
+	}
+	if owes { // the answers it owes have handlers of their own, and whatever is not taken off the stream comes after them
+		session.state = sessionHeld
+		s.lane.Disarm(&session.timer)
 		return
 	}
 	session.state = sessionWaiting
@@ -288,6 +295,10 @@ func (s *Server) check(session *Session) {
 	service := s.services[request.Operation]
 	if service == nil {
 		session.Refuse(netproto.StatusBackendUnavailable)
+		return
+	}
+	if s.detached[request.Operation] && !session.equip() {
+		session.Refuse(netproto.StatusExhausted)
 		return
 	}
 	service.Serve(session, request)

@@ -30,6 +30,9 @@ const (
 	sessionWaiting                      // has a frame, waits for a handler
 	sessionServing                      // a handler works on its frame
 	sessionReplying                     // its frame has ended; sends a refusal if that is still to be said, then idle or closed
+	sessionFull                         // owes as many answers as it may; reads no further frame
+	sessionHeld                         // has a frame that is served once answers it owes are sent
+	sessionRefusing                     // has a refusal to say once all answers it owes are sent
 )
 
 // Handler works on one admitted frame of a session.
@@ -57,6 +60,7 @@ type Session struct {
 	reader     netproto.Reader // of the next frame's header
 	request    netproto.Request
 	body       frameBody // of request
+	slips      slipQueue // answers for frames before it
 	handler    Handler
 	admitted   budgets.Charge // of Admission.Handlers, while serving
 	inside     bool           // true exactly when it is counted by Admission.Gate
@@ -89,10 +93,25 @@ func (s *Session) Receive(a, b []byte, least int) { s.stream.Receive(a, b, least
 // await arms the receive for the next frame.
 func (s *Session) await() {
 	s.state = sessionIdle
-	s.move(&s.server.idle)
-	s.server.lane.Arm(&s.timer, s.server.lane.Now().After(s.server.lane.Policy.IdleTimeout), s)
 	s.reader.Begin(netproto.RequestSize)
+	if s.slips.n == 0 {
+		s.relax()
+	} else { // not to be evicted
+		s.move(&s.server.busy)
+		s.server.lane.Disarm(&s.timer)
+	}
 	s.gather()
+}
+
+// relax: nothing is owed and the next frame has not come. Of one that has begun, the deadline stays.
+func (s *Session) relax() {
+	switch lane := s.server.lane; {
+	case s.server.closing:
+		s.stream.Retire(errShutdown)
+	case s.reader.Empty():
+		s.move(&s.server.idle)
+		lane.Arm(&s.timer, lane.Now().After(lane.Policy.IdleTimeout), s)
+	}
 }
 
 // gather receives what the frame's header still lacks, in whatever pieces it comes.
@@ -139,10 +158,20 @@ func (s *Session) violated(err error) {
 	s.reply(netproto.StatusOf(err))
 }
 
-// reply sends a header without payload; afterwards the session is idle, or closed.
+// reply sends a header without payload; afterwards the session is idle, or closed. Answers that are owed for earlier
+// frames come before it.
 func (s *Session) reply(status netproto.Status) {
-	lane := s.server.lane
 	s.refused(status)
+	if s.slips.n > 0 {
+		s.state, s.slips.held = sessionRefusing, status
+		s.server.lane.Disarm(&s.timer)
+		return
+	}
+	s.answer(status)
+}
+
+func (s *Session) answer(status netproto.Status) {
+	lane := s.server.lane
 	s.state = sessionReplying
 	lane.Arm(&s.timer, lane.Now().After(lane.Policy.SourceTimeout), s)
 	s.stream.Send(s.encode(status, 0), nil)
@@ -229,15 +258,23 @@ func (s *Session) discharge() {
 
 // proceed waits for the next frame, or closes.
 func (s *Session) proceed() {
-	if s.ending || s.server.closing {
+	switch {
+	case s.slips.n >= slipsMax:
+		s.state = sessionFull
+		s.server.lane.Disarm(&s.timer)
+	case s.slips.n == 0 && (s.ending || s.server.closing):
 		s.stream.Retire(errRefused)
-		return
+	default:
+		s.await()
 	}
-	s.await()
 }
 
 // Sent (User).
 func (s *Session) Sent(n int) {
+	if s.slips.leaving > 0 {
+		s.departed()
+		return
+	}
 	if s.state == sessionServing {
 		s.handler.Sent(n)
 		return
@@ -277,6 +314,7 @@ func (s *Session) Lost(loss Loss) {
 	case sessionWaiting:
 		s.server.dequeue(s)
 	}
+	s.drop(loss)
 	s.move(nil)
 	lane.Arena.PutSlot(s.header)
 	s.header = nil

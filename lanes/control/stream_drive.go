@@ -79,7 +79,19 @@ type Stream struct {
 	watching   bool           // true exactly while the user wants to hear Readable
 	ending     error          // non-nil from the first reason to end until the next start
 	live       bool           // true exactly from start until Lost
+	ahead      []byte         // where bytes may be received that nobody has asked for yet; nil: none are
+	early      []byte         // those of them that are there
+	due        bool           // true exactly while what Receive asked for is there and not told
+	telling    bool           // true exactly inside Complete and Expire
+	soon       reactor.Timer  // armed while something is due outside of them
 }
+
+// readAhead lets the stream receive more than was asked for into b, so that small frames that follow each other cost
+// one operation. It belongs to the stream until Lost.
+func (s *Stream) readAhead(b []byte) { s.ahead = b }
+
+// unasked is true exactly when bytes are there that nobody has asked for.
+func (s *Stream) unasked() bool { return len(s.early) > 0 }
 
 // start takes over a descriptor.
 func (s *Stream) start(lane *lanes.Lane, d reactor.Descriptor, user User) {
@@ -116,11 +128,65 @@ func (s *Stream) Receive(a, b []byte, least int) {
 		return
 	}
 	s.in.start(a, b, least)
-	s.pull()
+	if len(s.early) > 0 {
+		s.take()
+	}
+	if s.in.moved < least {
+		s.pull()
+		return
+	}
+	s.due = true
+	if !s.telling { // the user is inside something else now
+		s.lane.Arm(&s.soon, s.lane.Now(), s)
+	}
+}
+
+// take fills the buffers from what came early.
+func (s *Stream) take() {
+	for _, b := range s.in.rest() {
+		n := copy(b, s.early)
+		s.in.moved += n
+		s.early = s.early[n:]
+	}
 }
 
 func (s *Stream) pull() {
-	s.in.ticket = s.lane.Submit(reactor.Operation{Kind: reactor.Receive, Descriptor: s.descriptor, Buffers: s.in.rest()}, s)
+	rest := s.in.rest()
+	if s.ahead != nil && rest[1] == nil && s.in.whole(rest[0]) {
+		rest[1] = s.ahead
+	}
+	s.in.ticket = s.lane.Submit(reactor.Operation{Kind: reactor.Receive, Descriptor: s.descriptor, Buffers: rest}, s)
+}
+
+// whole is true exactly when the piece is all that is left.
+func (h *half) whole(piece []byte) bool {
+	return h.moved+len(piece) == len(h.buffers[0])+len(h.buffers[1])
+}
+
+// arrived counts received bytes; what is beyond the buffers came early.
+func (s *Stream) arrived(n int) {
+	asked := len(s.in.buffers[0]) + len(s.in.buffers[1])
+	if s.in.moved += n; s.in.moved > asked {
+		s.early = s.ahead[:s.in.moved-asked]
+		s.in.moved = asked
+	}
+}
+
+// Expire tells what was due (reactor.TimerHandler).
+func (s *Stream) Expire(*reactor.Timer, reactor.Instant) {
+	s.telling = true
+	s.tell()
+	s.telling = false
+}
+
+// tell hands over what was there when it was asked for.
+func (s *Stream) tell() {
+	for s.due && s.ending == nil {
+		s.due = false
+		moved := s.in.moved
+		s.in.start(nil, nil, 0)
+		s.user.Received(moved)
+	}
 }
 
 // Watch asks for Readable, for a stream on which nothing is expected.
@@ -160,6 +226,7 @@ func (s *Stream) settle() {
 		return
 	}
 	s.live = false
+	s.lane.Disarm(&s.soon)
 	loss := Loss{Err: s.ending, Sent: s.out.moved, Received: s.in.moved}
 	if err := s.lane.Kernel().Close(s.descriptor); err != nil {
 		loss.Retained = true
@@ -178,7 +245,7 @@ func (s *Stream) Complete(e reactor.Event) {
 		s.out.moved += e.N
 	case reactor.Receive:
 		s.in.ticket = 0
-		s.in.moved += e.N
+		s.arrived(e.N)
 	case reactor.Watch:
 		s.watch = 0
 	}
@@ -186,7 +253,10 @@ func (s *Stream) Complete(e reactor.Event) {
 		s.settle()
 		return
 	}
+	s.telling = true
 	s.proceed(e)
+	s.tell()
+	s.telling = false
 }
 
 // proceed goes on with a stream that is not ending.

@@ -94,9 +94,12 @@ func TestWaitersHaveTheirOwnDeadlinesAndDoNotCancelTheBuilder(t *testing.T) {
 	link := r.world.Link(netip.AddrFrom4([4]byte{10, 0, 0, 1}), b.host)
 	link.BlackHole(true)
 	now := r.world.Now()
-	soon := func(d time.Duration) func(*Claim) { return func(q *Claim) { q.Deadline = now.After(d) } }
+	one := func(q *Claim) { q.Path = Path{} } // all four wait for the same connection
+	soon := func(d time.Duration) func(*Claim) {
+		return func(q *Claim) { one(q); q.Deadline = now.After(d) }
+	}
 	builder, waiter, patient := a.ask(0, peer, lanes.Read, soon(time.Second)), a.ask(0, peer, lanes.Read, soon(2*time.Second)), a.ask(0, peer, lanes.Read, soon(9*time.Second))
-	gone := a.ask(0, peer, lanes.Read, nil)
+	gone := a.ask(0, peer, lanes.Read, one)
 	r.on(a.lanes[0].Loop, gone.claim.Cancel)
 	r.until("the first deadline", func() bool { return builder.answers == 1 })
 	if at := time.Duration(r.world.Now() - now); at > 1100*time.Millisecond || waiter.answers != 0 {

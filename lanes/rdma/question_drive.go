@@ -59,11 +59,16 @@ func (q *question) ask(c *control.Channel, request netproto.Request, stage strin
 	if !request.Operation.Grants() {
 		q.request.Length = uint64(q.size)
 	}
-	// Behind a question nothing more is sent. A TCP WRITE sends its payload when the source is ready for it, and whatever
-	// stood before that would be taken for the payload.
-	if _, question := c.Active().(*question); !question || !c.Follow(&q.exchange, q, deadline) {
-		c.Run(&q.exchange, q, deadline)
-	}
+	c.Run(&q.exchange, q, deadline)
+}
+
+// FrameSize (control.Framed).
+func (q *question) FrameSize() int { return netproto.RequestSize + q.size }
+
+// Frame posts the question behind another one (control.Framed).
+func (q *question) Frame(dst []byte) []byte {
+	q.Begun = true
+	return append(netproto.AppendRequest(dst, q.request), q.buffer.Bytes(uint64(q.size))...)
 }
 
 // cancel ends the exchange; answered follows.
@@ -71,6 +76,9 @@ func (q *question) cancel() { q.exchange.Cancel() }
 
 // Payload is what came with a success.
 func (q *question) Payload() []byte { return q.buffer.Bytes(room)[:q.size] }
+
+// Replying (control.Framed).
+func (q *question) Replying() bool { return q.payload }
 
 // Begin (control.Work).
 func (q *question) Begin(c *control.Channel) {

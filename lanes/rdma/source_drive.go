@@ -33,11 +33,11 @@ func (r *Rails) Serve(server *control.Server) *GrantService {
 	s := &GrantService{rails: r, server: server}
 	r.upper.source = s
 	for o := netproto.OperationRDMARead; o <= netproto.OperationRDMAWriteSliced; o++ {
-		server.Handle(o, s)
+		server.HandleDetached(o, s)
 	}
 	server.Handle(netproto.OperationRDMAConnect, r.ConnectService())
-	server.Handle(netproto.OperationRDMADone, parentService{s, false})
-	server.Handle(netproto.OperationRDMAAbandon, parentService{s, true})
+	server.HandleDetached(netproto.OperationRDMADone, parentService{s, false})
+	server.HandleDetached(netproto.OperationRDMAAbandon, parentService{s, true})
 	server.Handle(netproto.OperationRDMADisconnect, r.DisconnectService())
 	return s
 }
@@ -136,8 +136,8 @@ func (s *GrantService) Serve(session *control.Session, r netproto.Request) {
 	lane := s.rails.lane
 	p.deadline = lane.Now().After(lane.Policy.SourceTimeout)
 	lane.Arm(&p.timer, p.deadline, p)
-	session.Take(&p.asker)
-	p.asker.session = session
+	p.asker.asks = true
+	session.Detach(&p.asker.slip, &p.asker)
 	p.advance()
 }
 
@@ -330,6 +330,13 @@ func (p *parent) advance() {
 	p.busy = false
 	if p.live && p.machine.stage == parentIdle {
 		p.live = false
+		p.recycle()
+	}
+}
+
+// recycle lets the parent be used again, once it has ended and its answer is sent.
+func (p *parent) recycle() {
+	if !p.live && !p.asker.asks {
 		p.source.idle = append(p.source.idle, p)
 	}
 }

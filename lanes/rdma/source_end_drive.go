@@ -207,9 +207,8 @@ func (p *parent) end() {
 		counts.ReadsServed.Add(1)
 		counts.BytesServed.Add(p.length)
 	}
-	if session := p.asker.session; session != nil {
-		p.asker.session = nil
-		session.Refuse(p.machine.status)
+	if p.asker.asks {
+		p.asker.slip.Answer(p.machine.status, nil)
 	}
 	if f := p.ending; f != nil {
 		p.ending = nil
@@ -246,12 +245,14 @@ type parentService struct {
 type frame struct {
 	home    *GrantService
 	abandon bool
-	session *control.Session // nil: the stream is gone
+	slip    control.Slip
+	gone    bool // true exactly when the stream is gone
 	what    netproto.Parent
 	at      int // index of the lane that is visited; -1: home
 	letter  reactor.Letter
 	status  netproto.Status
 	known   bool // true exactly when the answer is on its way home
+	replied bool // true exactly while the answer is on its way to the requester
 }
 
 // Serve (control.Service).
@@ -268,8 +269,8 @@ func (x parentService) Serve(session *control.Session, _ netproto.Request) {
 	} else {
 		f = &frame{}
 	}
-	f.home, f.abandon, f.session, f.what, f.at, f.known = s, x.abandon, session, what, -1, false
-	session.Take(f)
+	f.home, f.abandon, f.gone, f.what, f.at, f.known = s, x.abandon, false, what, -1, false
+	session.Detach(&f.slip, f)
 	if !f.visit(s) {
 		f.hop()
 	}
@@ -360,36 +361,34 @@ func (f *frame) answer(status netproto.Status) {
 }
 
 func (f *frame) reply() {
-	session := f.session
-	switch {
-	case session == nil:
+	if f.gone {
 		f.rest()
-	case f.status == netproto.StatusSuccess:
-		session.Send(session.Header(f.status, 0), nil)
-	default:
-		f.rest()
-		session.Refuse(f.status)
+		return
 	}
+	f.replied = true
+	f.slip.Answer(f.status, nil)
 }
 
 // rest lets the frame be used again.
 func (f *frame) rest() {
-	f.session = nil
+	f.replied = false
 	f.home.frames = append(f.home.frames, f)
 }
 
 // Sent ends the frame.
-func (f *frame) Sent(int) {
-	session := f.session
-	f.rest()
-	session.Finish()
-}
+func (f *frame) Sent(int) { f.rest() }
 
 // Received does not happen.
 func (f *frame) Received(int) {}
 
 // Lost: nobody waits for the answer any more. While the answer itself was on its way, the frame ends here.
-func (f *frame) Lost(control.Loss) { f.session = nil }
+func (f *frame) Lost(control.Loss) {
+	if f.replied {
+		f.rest()
+		return
+	}
+	f.gone = true
+}
 
 // well is the receives of one connection at the source. They belong to the pair, not to a grant: whichever grant ends
 // next takes the next one, and only the message says which it was (SPEC R-14).

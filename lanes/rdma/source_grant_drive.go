@@ -117,8 +117,7 @@ func (p *parent) publish() {
 	r.transport.grants.granted.Add(uint64(len(p.children)))
 	p.machine.stage = parentAnswering
 	p.asker.buffer = buffer
-	session := p.asker.session
-	session.Send(session.Header(netproto.StatusSuccess, uint64(len(payload))), payload)
+	p.asker.slip.Answer(netproto.StatusSuccess, payload)
 }
 
 // receive takes the receipt of one child: its window is idle again.
@@ -168,21 +167,24 @@ const statusDeadline = netproto.StatusInternalError
 
 // asker is the handler of the frame that asked for the grants (control.Handler).
 type asker struct {
-	parent  *parent
-	session *control.Session // nil: answered, or the stream is gone
-	buffer  lanes.Buffer
+	parent *parent
+	slip   control.Slip
+	asks   bool // true exactly until it is answered, or the stream is gone
+	buffer lanes.Buffer
 }
 
 // Sent ends the frame.
 func (a *asker) Sent(int) {
-	session := a.session
-	a.session = nil
+	a.asks = false
+	if !a.buffer.Held() { // a refusal, after the parent's end
+		a.parent.recycle()
+		return
+	}
 	a.parent.source.rails.lane.Arena.Put(&a.buffer)
 	if m := &a.parent.machine; m.stage == parentAnswering {
 		m.stage = parentGranted
 	}
 	a.parent.advance()
-	session.Finish()
 }
 
 // Received does not happen: the body came before.
@@ -190,7 +192,11 @@ func (a *asker) Received(int) {}
 
 // Lost: the requester may never learn what was granted to it.
 func (a *asker) Lost(control.Loss) {
-	a.session = nil
+	a.asks = false
+	if !a.parent.live { // its end was to be told
+		a.parent.recycle()
+		return
+	}
 	if a.buffer.Held() {
 		a.parent.source.rails.lane.Arena.Put(&a.buffer)
 	}

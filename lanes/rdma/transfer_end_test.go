@@ -218,7 +218,7 @@ func (e *ends) survivor(n *engine) {
 func TestClosingALaneAtEachStepEndsItsTransfersAndGrants(t *testing.T) {
 	policies(t, func(t *testing.T, prepare func() *ends) {
 		for _, source := range []bool{false, true} {
-			eachStep(t, 31, prepare, func(e *ends, _ *trial) {
+			eachStep(t, 5, prepare, func(e *ends, _ *trial) {
 				n := e.from
 				if source {
 					n = e.to
