@@ -121,12 +121,9 @@ func classOf(err error) error {
 	var path *rdma.NoPath
 	var left *rdma.RollbackError
 	var miss *rdma.MissError
-	class := classOfCUDA(err)
 	switch {
 	case errors.As(err, &own):
 		return own.Class
-	case class != nil:
-		return class
 	case errors.As(err, &path):
 		return ErrUnavailable
 	case errors.As(err, &miss): // of places for queue pairs, at the source
@@ -135,6 +132,8 @@ func classOf(err error) error {
 		return ErrUnquiesced
 	case errors.As(err, &fault):
 		return classOfFault(fault)
+	case classOfCUDA(err) != nil:
+		return classOfCUDA(err)
 	case errors.Is(err, budgets.ErrExhausted), errors.Is(err, segments.ErrRegionLimit), errors.Is(err, segments.ErrLeaseLimit),
 		errors.Is(err, verbs.ErrMemlock), errors.Is(err, verbs.ErrKeys), errors.Is(err, verbs.ErrCredit):
 		return ErrExhausted

@@ -173,17 +173,16 @@ func (e *Engine) resolveRequest(r *Request) (resolved, error) {
 	if region.Permission&want != want {
 		return resolved{}, &segments.PermissionError{ID: region.ID, Has: region.Permission, Want: want}
 	}
-	if r.Transport == TransportHPTCP && region.Memory == netproto.MemoryHost {
-		if err := optedIn(r.Segment, &region); err != nil {
-			return resolved{}, err
-		}
-	}
 	local, err := e.tracker.Borrow(r.Local+x.local, x.localSize)
 	if err != nil {
 		return resolved{}, err
 	}
 	placing := placingOf(local, &region)
-	if err := placing.refuse(r.Transport); err != nil {
+	err = placing.refuse(r.Transport)
+	if err == nil && r.Transport == TransportHPTCP {
+		err = optedIn(r.Segment, &region)
+	}
+	if err != nil {
 		local.Return()
 		return resolved{}, err
 	}
