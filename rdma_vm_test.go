@@ -504,7 +504,7 @@ func eventually(t testing.TB, what string, done func() bool) {
 	}
 }
 
-// active counts the devices that an engine uses.
+// activeDevices counts the devices that an engine uses.
 func active(s *Stats) (n int) {
 	for _, d := range s.RDMA.Devices {
 		if d.State == "active" {
