@@ -99,7 +99,7 @@ func (s *submission) cut() {
 		if c := o.remote.life.chunk(); c > 0 && (chunk == 0 || c < chunk) {
 			chunk = c
 		}
-		o.split = o.fast && o.direct && (together > 1 || chunk > 0 && o.length > chunk)
+		o.split = o.fast && (o.direct && together > 1 || (o.direct || !o.write) && chunk > 0 && o.length > chunk)
 		if o.split {
 			o.seen = make([]bool, o.length)
 		}
@@ -128,6 +128,14 @@ func (o *op) glance() {
 	}
 }
 
+// mended says whether a split op explains the open changes: whole, if its destination is placed at once.
+func (o *op) mended(m *memory, open, free []bool) bool {
+	if o.direct {
+		return o.patched(m.data[o.toAt:], open[o.toAt:])
+	}
+	return o.pieced(m.data[o.toAt:o.toAt+o.length], free[o.toAt:])
+}
+
 // patched says whether every open change is that of some legal content: pieces of a split op come from different moments.
 func (o *op) patched(data []byte, open []bool) bool {
 	for i := range o.length {
@@ -152,4 +160,26 @@ func (d *door) Listen(a netip.AddrPort, o reactor.SocketOptions) (reactor.Descri
 		d.life.dataListener, d.life.listens = descriptor, true
 	}
 	return descriptor, bound, err
+}
+
+// patchwork explains what several ops have left of each other that come in pieces: each byte that is still open must be one
+// that some of them may have written there. One that ended early may have covered a part of another one, or the reverse.
+func (m *memory) patchwork(done []*op, open, free []bool) (found []*op) {
+	for _, o := range m.targets {
+		if !o.apart() || !o.direct || slices.Contains(done, o) {
+			continue
+		}
+		wrote := false
+		for i := range o.length {
+			if at := o.toAt + i; (open[at] || free[at]) && o.may(i, m.data[at]) {
+				wrote = wrote || open[at]
+				open[at], free[at] = false, true
+			}
+		}
+		if wrote {
+			o.content, o.alone = slices.Clone(m.data[o.toAt:o.toAt+o.length]), false
+			found = append(found, o)
+		}
+	}
+	return found
 }

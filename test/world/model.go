@@ -188,6 +188,7 @@ func (m *memory) change() int {
 	if slices.Contains(open[first:end], true) { // what came last may have left no trace
 		m.untraced(nil, free)
 		done = m.peel(done, open, free)
+		done = append(done, m.patchwork(done, open, free)...)
 	}
 	for i := first; i < end; i++ {
 		if open[i] {
@@ -284,7 +285,7 @@ func (o *op) may(i int, b byte) bool {
 // there before the step: several of them may be done in one, and a range in which an earlier one wrote in between hides that.
 func (m *memory) untraced(but *op, free []bool) {
 	for _, o := range m.targets {
-		if o == but || o.over || o.local.life != o.remote.life {
+		if o == but || o.over || o.local.life != o.remote.life && !o.fast { // HP-TCP brings several requests in one step, too
 			continue
 		}
 		for _, content := range o.legal {
@@ -352,7 +353,7 @@ func (o *op) explains(m *memory, open, free []bool) []byte {
 			return content
 		}
 	}
-	if o.split && o.patched(m.data[o.toAt:], open[o.toAt:]) {
+	if o.split && o.mended(m, open, free) {
 		return bytes.Clone(m.data[o.toAt : o.toAt+o.length])
 	}
 	if o.many || o.loose && o.pieced(m.data[o.toAt:o.toAt+end], free[o.toAt:]) {
