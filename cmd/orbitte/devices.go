@@ -18,7 +18,7 @@ import (
 
 const devicesHelp = `usage: orbitte devices [--json]
 
-Shows the RDMA devices that an engine in this process would find, without moving a byte: the native
+Shows the RDMA devices and GPUs that an engine in this process would find, without moving a byte: the native
 library, the limit of locked memory, each device with its NIC ID (the bit in RDMAConfig.DeviceMask), NUMA
 node and PCI address, each port with its state and link, and each GID in the order in which an engine that
 pins none chooses, with the reason for its place. The first one of an active port is taken.
@@ -26,12 +26,16 @@ pins none chooses, with the reason for its place. The first one of an active por
 A device is usable when this process may open it, a port of it has an address, and it has memory windows
 of type 2B, which a source needs for its grants. One whose port is down is found and waits for it.
 
-What is missing is named together with what to do: the library, a device, a permission, an address.
-TCP needs none of it, and no request that names RDMA ever becomes TCP.
+GPUs are shown by their ordinal, with driver version, NUMA node and PCI address, memory, compute capability, what
+the driver says about GPUDirect, and how far each RDMA device is (folders of both paths below /sys/devices that
+are not shared; fewer is nearer). No context is made on any of them.
+
+What is missing is named together with what to do: a library, a device, a permission, an address. TCP between host
+memory needs none of it, and no request that names RDMA ever becomes TCP.
 
   --json               print it as one line of JSON; a failure is one more line, {"error":{…}}
 
-exit status: 0 at least one device is usable, 1 none is, 2 wrong command line
+exit status: 0 at least one RDMA device or GPU is usable, 1 none is, 2 wrong command line
 `
 
 // loadVerbs opens the native library; tests put a twin there.
@@ -45,11 +49,13 @@ var (
 
 // devicesView is what devices prints.
 type devicesView struct {
-	Library string       `json:"library"`
+	Library string       `json:"library,omitempty"`
 	Path    string       `json:"path,omitempty"`
 	Version string       `json:"version,omitempty"`
 	Memlock memlockView  `json:"memlock"`
 	Devices []deviceView `json:"devices"`
+	Why     string       `json:"why,omitempty"` // there are no RDMA devices, or they cannot be looked at
+	CUDA    cudaView     `json:"cuda"`
 }
 
 type memlockView struct {
@@ -113,10 +119,7 @@ func devices(_ context.Context, c *console, args []string) error {
 	if len(operands) > 0 {
 		return usage("devices takes no operands")
 	}
-	view, err := devicesNow()
-	if err != nil {
-		return &failure{class: errNoRDMA, cause: err, known: "an engine with Config.RDMA does not open here; TCP needs none of this", remedy: "do what the first line says"}
-	}
+	view := devicesNow()
 	if f.json {
 		err = json.NewEncoder(c.out).Encode(view) // also when none is usable: the failure is one more line
 	} else {
@@ -128,29 +131,38 @@ func devices(_ context.Context, c *console, args []string) error {
 	return view.verdict()
 }
 
-// devicesNow looks at everything.
-func devicesNow() (*devicesView, error) {
+// devicesNow looks at everything; what cannot be looked at says why.
+func devicesNow() *devicesView {
+	view := &devicesView{Memlock: memlockNow(), Devices: []deviceView{}}
+	if err := view.lookAtNICs(); err != nil {
+		view.Why = err.Error()
+	}
+	view.CUDA = gpusNow(view.Devices)
+	return view
+}
+
+func (v *devicesView) lookAtNICs() error {
 	calls, err := loadVerbs()
 	if err != nil {
-		return nil, err
-	}
-	seen, err := calls.Devices()
-	if err != nil {
-		return nil, err
+		return err
 	}
 	library := calls.Library()
-	view := &devicesView{Library: library.Name, Path: library.Path, Version: library.Version, Memlock: memlockNow()}
+	v.Library, v.Path, v.Version = library.Name, library.Path, library.Version
+	seen, err := calls.Devices()
+	if err != nil {
+		return err
+	}
 	if len(seen) == 0 {
-		return nil, errNoDevice
+		return errNoDevice
 	}
 	ordered, err := verbs.Candidates(seen, verbs.Filter{}, verbs.Pins{})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for nic, info := range ordered {
-		view.Devices = append(view.Devices, look(calls, nic, info))
+		v.Devices = append(v.Devices, look(calls, nic, info))
 	}
-	return view, nil
+	return nil
 }
 
 // memlockNow reads RLIMIT_MEMLOCK, and asks whether the registered memory of an engine with the default budget fits.
@@ -249,22 +261,31 @@ func (v *deviceView) judge(windows bool) {
 	}
 }
 
-// verdict is the failure of a host on which nothing is usable.
+// verdict is the failure of a host on which nothing is usable, neither device nor GPU.
 func (v *devicesView) verdict() error {
-	var reasons []string
-	for _, d := range v.Devices {
-		if d.Usable {
-			return nil
-		}
-		reasons = append(reasons, d.Name+": "+d.Why)
+	if v.CUDA.usable() {
+		return nil
 	}
-	return &failure{class: errNoRDMA, cause: errors.New("no device is usable: " + strings.Join(reasons, "; ")),
-		known: "TCP needs none of this", remedy: "correct what is named for one of the devices"}
+	why := v.Why
+	if why == "" {
+		var reasons []string
+		for _, d := range v.Devices {
+			if d.Usable {
+				return nil
+			}
+			reasons = append(reasons, d.Name+": "+d.Why)
+		}
+		why = "no device is usable: " + strings.Join(reasons, "; ")
+	}
+	return &failure{class: errNoRDMA, cause: fmt.Errorf("%s; %w: %s", why, errNoCUDA, v.CUDA.reason()),
+		known: "an engine with Config.RDMA or Config.CUDA does not open here; TCP between host memory needs none of this", remedy: "correct what is named for one of the devices"}
 }
 
 func (v *devicesView) text() string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "library         %s\n", strings.TrimSpace(v.Library+" "+v.Version+" "+v.Path))
+	if v.Library != "" {
+		fmt.Fprintf(&text, "library         %s\n", strings.TrimSpace(v.Library+" "+v.Version+" "+v.Path))
+	}
 	lock := "unlimited"
 	if !v.Memlock.Unlimited {
 		lock = strconv.FormatUint(v.Memlock.Bytes, 10) + " bytes"
@@ -272,6 +293,11 @@ func (v *devicesView) text() string {
 	fmt.Fprintf(&text, "locked memory   %s\n", lock)
 	if v.Memlock.Remedy != "" {
 		fmt.Fprintf(&text, "                %s\n", v.Memlock.Remedy)
+	}
+	if v.Why != "" {
+		fmt.Fprintf(&text, "RDMA devices    none: %s\n", v.Why)
+		text.WriteString(v.CUDA.text())
+		return text.String()
 	}
 	rows := [][]string{{"\nNIC", "device", "usable", "NUMA", "PCI", "windows", "firmware"}}
 	for _, d := range v.Devices {
@@ -281,6 +307,7 @@ func (v *devicesView) text() string {
 	for _, d := range v.Devices {
 		text.WriteString(d.text())
 	}
+	text.WriteString(v.CUDA.text())
 	return text.String()
 }
 

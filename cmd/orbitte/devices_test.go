@@ -18,6 +18,7 @@ func withDevices(t *testing.T, devices ...simverbs.DeviceSpec) {
 	t.Helper()
 	process := simverbs.NewFabric(1, simverbs.Options{}).Host("here", devices...).Process("tool")
 	loadVerbs = func() (verbs.Calls, error) { return process, nil }
+	withGPUs(t, nil, errNoCUDA) // the machine's own have no say
 	t.Cleanup(func() {
 		loadVerbs = libibverbs.Load
 		if left := process.Live(); !left.Empty() {
@@ -79,6 +80,7 @@ func TestADeviceWithoutWindowsIsShownAsARequestersOnly(t *testing.T) {
 
 // field case F-70
 func TestDevicesSaysWhatIsMissingAndFails(t *testing.T) {
+	withGPUs(t, nil, errNoCUDA)
 	loadVerbs = func() (verbs.Calls, error) {
 		return nil, &libibverbs.NoLibrary{Path: "libibverbs.so.1", Loader: "no such file"}
 	}

@@ -33,6 +33,7 @@ var tellings = map[error]telling{
 	orbitte.ErrPeer:         {class: "the source failed", known: "the source answered so; no byte was stored", remedy: "look at the source's output (--verbose)"},
 	orbitte.ErrUnquiesced:   {known: "the system may still touch the file's memory, which is kept until the process ends", remedy: "run the command again"},
 	orbitte.ErrSystem:       {remedy: "see the system's error"},
+	orbitte.ErrDevice:       {known: "a GPU failed, which the tool does not use", remedy: "this is a fault of the tool; report it"},
 }
 
 // className names a class of error in the tool's words.
