@@ -241,7 +241,7 @@ func TestContextsNeverMeetAnotherGoroutine(t *testing.T) {
 	l := loadFake(t)
 	set(&page.delay, 50)
 	set(&page.callbackDelay, 50)
-	before := atomic.LoadUint64(&page.pushes)
+	before, objects := atomic.LoadUint64(&page.pushes), page.counts()
 	const goroutines = 48
 	done := make(chan error, goroutines)
 	for i := range goroutines {
@@ -255,9 +255,7 @@ func TestContextsNeverMeetAnotherGoroutine(t *testing.T) {
 	if atomic.LoadUint64(&page.pushes)-before < goroutines*20*6 {
 		t.Errorf("only %d pushes", page.pushes-before)
 	}
-	for _, n := range []*int64{&page.contexts, &page.allocations, &page.pinnedBlocks, &page.streamCount, &page.eventCount} {
-		if got := atomic.LoadInt64(n); got != 0 {
-			t.Errorf("%d objects are left in the driver", got)
-		}
+	if got := page.counts(); got != objects {
+		t.Errorf("contexts, allocations, pinned blocks, streams, events: %v before, %v after", objects, got)
 	}
 }

@@ -397,6 +397,8 @@ orb_cu_result cuDevicePrimaryCtxGetState(orb_cu_device device, unsigned int *fla
 orb_cu_result cuCtxGetCurrent(orb_cu_context *context)
 {
 	BEGIN(cuCtxGetCurrent, INITIALISED);
+	if (thread.ours == 0 && page->preset == 0)
+		thread.depth = 0; // what an earlier preset left
 	if (thread.depth == 0 && page->preset > 0 && page->preset <= DEVICES)
 		thread.stack[thread.depth++] = &contexts[page->preset - 1];
 	if (thread.ours > 0)
