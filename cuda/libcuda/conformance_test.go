@@ -21,14 +21,19 @@ func (c *control) counts() [5]int64 {
 	}
 }
 
-// freshFake loads a stand-in that nobody has used: a copy of the file is another driver to the loader.
-func freshFake(t *testing.T) *library {
+// copyFake is a stand-in that nobody has loaded: a copy of the file is another driver to the loader.
+func copyFake(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile(buildFake(t))
 	check(t, err)
 	path := filepath.Join(t.TempDir(), "libcuda.so.1")
 	check(t, os.WriteFile(path, text, 0o755))
-	l, err := load(path, nodeFolder)
+	return path
+}
+
+func freshFake(t *testing.T) *library {
+	t.Helper()
+	l, err := load(copyFake(t), nodeFolder)
 	check(t, err)
 	t.Cleanup(func() { page.settle(t) })
 	return l

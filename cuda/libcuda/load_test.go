@@ -99,12 +99,11 @@ func TestTheOldestDriverThatIsEnoughLoads(t *testing.T) {
 }
 
 func TestLoadTellsAStubFromADriver(t *testing.T) {
-	path := buildFake(t)
 	for _, env := range []string{"FAKE_CUDA_VERSION=0", "FAKE_CUDA_INIT=34"} {
 		name, value, _ := strings.Cut(env, "=")
 		t.Run(name, func(t *testing.T) {
 			t.Setenv(name, value)
-			_, err := LoadPath(buildFake(t, "-DSTUB_"+name))
+			_, err := LoadPath(copyFake(t))
 			var stub *Stub
 			if !errors.Is(err, ErrStub) || !errors.As(err, &stub) || !errors.Is(err, &cuda.CallError{Result: 34}) {
 				t.Fatalf("got %v", err)
@@ -112,12 +111,11 @@ func TestLoadTellsAStubFromADriver(t *testing.T) {
 			contains(t, err, "stub", "LD_LIBRARY_PATH", "CUDA_ERROR_STUB_LIBRARY")
 		})
 	}
-	_ = path
 }
 
 func TestLoadSaysWhyNoGPUIsSeen(t *testing.T) {
 	nodes := t.TempDir()
-	path := buildFake(t, "-DNODEVICE")
+	path := copyFake(t)
 	attempt := func() *NoDevice {
 		t.Helper()
 		_, err := load(path, nodes)
@@ -167,7 +165,9 @@ func TestLoadNamesTheNodeThatMayNotBeOpened(t *testing.T) {
 	nodes := t.TempDir()
 	check(t, os.Chmod(filepath.Dir(nodes), 0o755))
 	check(t, os.Chmod(nodes, 0o755))
-	path := buildFake(t, "-DPERMISSION")
+	path := copyFake(t)
+	check(t, os.Chmod(filepath.Dir(path), 0o755))
+	check(t, os.Chmod(filepath.Dir(filepath.Dir(path)), 0o755))
 	for _, node := range []string{"nvidiactl", "nvidia0"} {
 		check(t, os.WriteFile(filepath.Join(nodes, node), nil, 0))
 		for _, result := range []string{"100", "999", "304"} { // drivers say one or another
@@ -188,7 +188,7 @@ func TestLoadNamesTheNodeThatMayNotBeOpened(t *testing.T) {
 func TestLoadSaysWhyTheDriverCannotStart(t *testing.T) {
 	nodes := t.TempDir()
 	check(t, os.WriteFile(filepath.Join(nodes, "nvidiactl"), nil, 0o666))
-	path := buildFake(t, "-DNOTREADY")
+	path := copyFake(t)
 	for result, remedy := range map[int]string{802: "nvidia-fabricmanager", 803: "reboot", 804: "cuda-compat", 805: "MPS", 46: "exclusive", 999: "dmesg", 304: "dmesg"} {
 		t.Setenv("FAKE_CUDA_INIT", fmt.Sprint(result))
 		_, err := load(path, nodes)
@@ -219,11 +219,11 @@ func TestADriverIsOneValueAndSaysWhichFileItIs(t *testing.T) {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
 	}
-	if other := must(LoadPath(buildFake(t, "-DOTHER")))(t); other == first {
+	if other := must(LoadPath(copyFake(t)))(t); other == first {
 		t.Error("two drivers are one value")
 	}
 	done := make(chan cuda.Calls)
-	fresh := buildFake(t, "-DFRESH")
+	fresh := copyFake(t)
 	for range 8 {
 		go func() {
 			l, err := LoadPath(fresh)
