@@ -505,7 +505,7 @@ func eventually(t testing.TB, what string, done func() bool) {
 }
 
 // activeDevices counts the devices that an engine uses.
-func active(s *Stats) (n int) {
+func activeDevices(s *Stats) (n int) {
 	for _, d := range s.RDMA.Devices {
 		if d.State == "active" {
 			n++
@@ -519,6 +519,6 @@ func (g *gatePair) railsActive(n int) {
 	g.t.Helper()
 	eventually(g.t, strconv.Itoa(n)+" active devices at each side", func() bool {
 		here, there := g.requester.Stats(), g.peer.ask(order{Do: "stats"}).Stats
-		return active(&here) == n && active(&there) == n
+		return activeDevices(&here) == n && activeDevices(&there) == n
 	})
 }
