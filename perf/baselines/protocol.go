@@ -25,7 +25,7 @@ const BlockBytesMax = 64 << 20
 type Command struct {
 	What byte
 	Spin bool // the server looks instead of blocking
-	// Scattered, for a Pull of the raw server: the blocks are pages, gathered and scattered 16 at a time, in an order
+	// Scattered, for a Pull of the raw server: the blocks are pages, gathered and scattered by calls of many, in an order
 	// that jumps over a memory of Count pages.
 	Scattered bool
 	Count     uint32

@@ -111,16 +111,17 @@ func (g *groupView) draw() {
 		}
 		rows = append(rows, b)
 		if c.Latency != nil && figure == P50 {
-			times = append(times, quantileRow{c.Subject, kindOf(c), c.Latency})
+			times = append(times, quantileRow{c.Subject, kindOf(c), c.Latency, b.more})
 		}
 		if c.PostMicros > 0 {
 			phases = append(phases, stackedRow{c.Subject, []part{{"prepare", c.PrepareMicros}, {"post", c.PostMicros}, {"transfer", c.TransferMicros}},
 				Number(c.PrepareMicros+c.PostMicros+c.TransferMicros) + " µs"})
 		}
 	}
-	g.Charts = append(g.Charts, barChart(g.Name, unitOf(g.Cells, figure), rows))
 	if len(times) > 0 {
 		g.Charts = append(g.Charts, quantileChart(g.Name+": latency", times))
+	} else {
+		g.Charts = append(g.Charts, barChart(g.Name, unitOf(g.Cells, figure), rows))
 	}
 	if len(phases) > 0 {
 		g.Charts = append(g.Charts, stackedChart(g.Name+": where a submission's time goes",
@@ -145,8 +146,6 @@ func shownFigure(c *Cell, f Figure) Spread {
 	switch f {
 	case Operations:
 		return c.Ops
-	case P50:
-		return c.P50
 	case Value:
 		return c.Value
 	}
@@ -157,8 +156,6 @@ func unitOf(cells []*Cell, f Figure) string {
 	switch f {
 	case Operations:
 		return "operations a second"
-	case P50:
-		return "median latency in µs: less is better"
 	case Value:
 		return cells[0].Unit + ": less is better"
 	}

@@ -164,6 +164,7 @@ type quantileRow struct {
 	label string
 	kind  kind
 	q     *Quantiles
+	more  string // behind the figure
 }
 
 // quantileChart draws p50, p90, p99 and p99.9 on one logarithmic scale.
@@ -175,7 +176,7 @@ func quantileChart(title string, rows []quantileRow) template.HTML {
 	}
 	low = math.Pow(10, math.Floor(math.Log10(max(low, 0.001))))
 	high = max(high, low*10)
-	const room = pictureWidth - labelWidth - 60
+	const room = pictureWidth - labelWidth - 110
 	at := func(v float64) float64 {
 		return labelWidth + room*min(math.Log10(max(v, low)/low)/math.Log10(high/low), 1)
 	}
@@ -190,9 +191,9 @@ func quantileChart(title string, rows []quantileRow) template.HTML {
 		for k, v := range []float64{r.q.P50, r.q.P90, r.q.P99, r.q.P999} {
 			d.add(`<circle cx="%.1f" cy="%.1f" r="%d" class="%s"/>`, at(v), y, 6-k, r.kind)
 		}
-		d.text(at(r.q.P999)+10, y+4, "figure", Number(r.q.P50))
+		d.text(at(r.q.P999)+10, y+4, "figure", strings.TrimSpace(Number(r.q.P50)+"  "+r.more))
 	}
-	d.text(labelWidth, d.height-4, "axis", "dots from great to small: p50 (its figure at the end), p90, p99, p99.9; logarithmic")
+	d.text(labelWidth, d.height-4, "axis", "dots from great to small: p50 (its figure, and its ratio to the best baseline, at the end), p90, p99, p99.9; logarithmic")
 	return d.picture(title)
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,6 +22,8 @@ type aim struct {
 	unit    string
 	// result, if not nil, makes the measured figure of ours and theirs of one round; nil: their ratio.
 	result func(ours, theirs *figures.Sample) float64
+	// reference, if not empty, are two subjects whose ratio says what the machine itself does, for the detail.
+	reference []string
 }
 
 // examination is a group with the targets that it settles.
@@ -28,6 +31,7 @@ type examination struct {
 	group  group
 	rounds int
 	window time.Duration
+	limit  time.Duration // its part of the time that there is; 0: 4 s
 	aims   []aim
 }
 
@@ -37,22 +41,24 @@ func p50(s *figures.Sample) float64           { return figures.P50.Of(s) }
 func p99(s *figures.Sample) float64           { return float64(s.Latency.Quantile(0.99)) / 1e3 }
 func valueOf(s *figures.Sample) float64       { return s.Value }
 func valueAlone(o, _ *figures.Sample) float64 { return o.Value }
-func secondsEach(s *figures.Sample) float64   { return s.Seconds / float64(s.Operations) }
+
+// processorEach is the processor time of one operation, in seconds.
+func processorEach(s *figures.Sample) float64 {
+	return (s.Usage.User + s.Usage.System) / float64(s.Operations)
+}
 
 // check measures the targets and prints a line each.
 func (f *flags) check(ctx context.Context, b *bench, p *progress, o *output) error {
 	short := false
 	p.start = time.Now()
-	for _, e := range examinations(options{kernel: f.kernel}) {
-		if !e.wanted(f.only) {
-			continue
-		}
-		r := &runner{bench: b, rounds: e.rounds, window: e.window, progress: p}
+	list := slices.DeleteFunc(examinations(options{kernel: f.kernel}), func(e examination) bool { return !e.wanted(f.only) })
+	for i, e := range list {
+		r := &runner{bench: b, rounds: e.rounds, window: e.window, progress: p, limit: share(list[i:], checkTime-time.Since(p.start))}
 		entries := r.measure(ctx, e.group, "check")
-		if ctx.Err() != nil {
-			return nil
-		}
 		p.clear()
+		if err := o.cells(cellsOf(e.group, entries)); err != nil || ctx.Err() != nil {
+			return err
+		}
 		for _, a := range e.aims {
 			if f.only != "" && !matchesAny(a.name, f.only) {
 				continue
@@ -63,9 +69,6 @@ func (f *flags) check(ctx context.Context, b *bench, p *progress, o *output) err
 			if err := o.target(t); err != nil {
 				return err
 			}
-		}
-		if err := o.cells(cellsOf(e.group, entries)); err != nil {
-			return err
 		}
 		if err := b.release(func(*pair) bool { return true }); err != nil {
 			return err
@@ -80,6 +83,25 @@ func (f *flags) check(ctx context.Context, b *bench, p *progress, o *output) err
 		return errShort
 	}
 	return nil
+}
+
+// checkTime is what all examinations may take together; the last round of each may go beyond its share.
+const checkTime = 50 * time.Second
+
+// share is the first one's part of the time that is left.
+func share(list []examination, left time.Duration) time.Duration {
+	sum := time.Duration(0)
+	for _, e := range list {
+		sum += e.part()
+	}
+	return max(time.Duration(float64(left)*float64(list[0].part())/float64(sum)), time.Millisecond)
+}
+
+func (e *examination) part() time.Duration {
+	if e.limit == 0 {
+		return 4 * time.Second
+	}
+	return e.limit
 }
 
 func (e *examination) wanted(only string) bool {
@@ -138,7 +160,22 @@ func (a *aim) judge(entries []*entry) figures.Target {
 	if len(right) > 0 && a.result == nil {
 		t.Detail = fmt.Sprintf("%s against %s, %d rounds", figures.Number(figures.Median(left)), figures.Number(figures.Median(right)), len(measured))
 	}
+	if len(a.reference) == 2 {
+		t.Detail += a.referenceText(entries)
+	}
 	return t
+}
+
+func (a *aim) referenceText(entries []*entry) string {
+	one, _ := pick(entries, a.reference[:1])
+	two, _ := pick(entries, a.reference[1:])
+	var ratios []float64
+	if len(one) > 0 && len(two) > 0 {
+		for i := range min(len(one[0].samples), len(two[0].samples)) {
+			ratios = append(ratios, a.figure(&one[0].samples[i])/a.figure(&two[0].samples[i]))
+		}
+	}
+	return "; the same without an engine, raw: " + figures.Number(figures.Median(ratios))
 }
 
 // pick finds the entries that have samples, and why others have none.

@@ -86,11 +86,16 @@ func background(do func() error) (stop func() error) {
 	}
 }
 
+const (
+	rawAloneName  = "raw ping-pong, blocking, alone"
+	rawBesideName = "raw ping-pong, blocking, beside a raw stream of 64 MiB blocks"
+)
+
 // rawBeside is a raw ping-pong with and without a raw bulk stream beside it: what the machine itself does to the small one.
 func rawBeside(large bool) subject {
-	name := "raw ping-pong, blocking, alone"
+	name := rawAloneName
 	if large {
-		name = "raw ping-pong, blocking, beside a raw stream of 64 MiB blocks"
+		name = rawBesideName
 	}
 	return subject{
 		name: name, axes: figures.Axes{Operation: "READ", Size: smallBytes, Batch: 1, Streams: 1}, first: 50, most: 20000,

@@ -16,6 +16,8 @@ type runner struct {
 	window   time.Duration // what a sample should take
 	progress *progress
 	emit     func(group string, cells []*figures.Cell) error
+	// limit ends the rounds of a group early, but not before the third; 0: none.
+	limit time.Duration
 }
 
 // entry is a subject with its samples.
@@ -53,7 +55,14 @@ func (r *runner) measure(ctx context.Context, g group, where string) []*entry {
 		entries[i] = &entry{subject: s, cell: &figures.Cell{Workload: g.workload, Group: g.name, Subject: s.name, Axes: s.axes, Baseline: s.baseline, Unit: s.unit, Note: s.note}}
 		entries[i].n, _, _ = s.counts()
 	}
+	start := time.Now()
 	for round := range r.rounds + 1 {
+		if round == 0 && g.cold {
+			continue
+		}
+		if r.limit > 0 && round > leastRounds && time.Since(start) > r.limit {
+			break
+		}
 		for k := range entries { // each round begins with another one, so that nobody is always first
 			e := entries[(k+round)%len(entries)]
 			if e.gone || ctx.Err() != nil {
@@ -65,6 +74,8 @@ func (r *runner) measure(ctx context.Context, g group, where string) []*entry {
 	}
 	return entries
 }
+
+const leastRounds = 3
 
 // sample makes one; round 0 warms up and says how many operations fill the window.
 func (r *runner) sample(ctx context.Context, g group, e *entry, round int) {

@@ -31,6 +31,8 @@ type group struct {
 	subjects []subject
 	// whole: figures come from work of a given amount, so that no window is aimed at.
 	whole bool
+	// cold: there is no round to warm up.
+	cold bool
 }
 
 // firstCount is how many operations of a size warm up: 8 MiB of them, within reason.

@@ -168,12 +168,27 @@ func streamGroups(o options) []group {
 			w.name += fmt.Sprintf(", %d peers", n)
 			g.subjects = append(g.subjects, w)
 		}
-		large := work{setup: o.hptcp(), operation: op.operation, size: 64 * mib, batch: 1}.subject()
-		large.name += ", one request of 64 MiB"
-		g.subjects = append(g.subjects, large)
+		hp := work{setup: o.hptcp(), operation: op.operation, size: size, batch: 32}.subject()
+		hp.name += ", batches of 32"
+		g.subjects = append(g.subjects, hp)
 		groups = append(groups, g)
+		if !o.small {
+			groups = append(groups, o.largeGroup(op.operation, op.what, counts))
+		}
 	}
 	return groups
+}
+
+// largeGroup moves one range of 64 MiB, which raw streams share out.
+func (o options) largeGroup(op orbitte.Operation, what byte, counts []int) group {
+	g := group{workload: "streams", name: operationName(op) + " of 64 MiB at once", figure: figures.Rate}
+	for _, n := range counts {
+		g.subjects = append(g.subjects, rawBulk(what, 64*mib/uint64(n), n, false))
+	}
+	for _, s := range []Setup{o.staged(), o.direct(), o.hptcp()} {
+		g.subjects = append(g.subjects, work{setup: s, operation: op, size: 64 * mib, batch: 1}.subject())
+	}
+	return g
 }
 
 func latencyGroups(o options) []group {
@@ -296,7 +311,7 @@ func registrationGroups(o options) []group {
 	if o.small {
 		ranges, rounds = 100, 8
 	}
-	return []group{{workload: "registrations", name: fmt.Sprintf("%d ranges registered and unregistered, %d rounds", ranges, rounds), figure: figures.Value, whole: true,
+	return []group{{workload: "registrations", name: fmt.Sprintf("%d ranges registered and unregistered, %d rounds", ranges, rounds), figure: figures.Value, whole: true, cold: true,
 		subjects: []subject{registerSubject(o.staged(), ranges, rounds)}}}
 }
 
@@ -311,7 +326,7 @@ func idleGroups(o options) []group {
 		if s.distinct() {
 			n = min(peers, distinctPeersMax)
 		}
-		groups = append(groups, group{workload: "idle", name: fmt.Sprintf("%d idle peers, %s", n, s.Transport), figure: figures.Value, whole: true, subjects: []subject{
+		groups = append(groups, group{workload: "idle", name: fmt.Sprintf("%d idle peers, %s", n, s.Transport), figure: figures.Value, whole: true, cold: true, subjects: []subject{
 			idleSubject(s, n, "CPU of both processes", "% of a core", func(c idle) float64 { return 100 * c.cpuShare }),
 			idleSubject(s, n, "heap of one peer", "KiB", func(c idle) float64 { return c.heapBytes / kib }),
 			idleSubject(s, n, "resident memory of one peer", "KiB", func(c idle) float64 { return c.rssBytes / kib })}})

@@ -1,0 +1,248 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/orbitte/orbitte/perf/baselines"
+	"github.com/orbitte/orbitte/perf/figures"
+)
+
+// TestMain lets the test's own program be the source process.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "-source" {
+		if err := serveSource(); err != nil {
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func TestModelsHaveTheSizesThatTheirPapersGive(t *testing.T) {
+	want := map[string]struct {
+		token  uint64
+		piece  uint64
+		ranges int // of 512 tokens
+	}{
+		"Llama 3.1 8B":  {128 << 10, 32 << 10, 2048},
+		"Llama 3.1 70B": {320 << 10, 32 << 10, 5120},
+		"Qwen2.5 7B":    {56 << 10, 16 << 10, 1792},
+		"gpt-oss 120B":  {72 << 10, 16 << 10, 2304},
+		"DeepSeek V3":   {70272, 18 << 10, 1952},
+	}
+	if len(models) != len(want) {
+		t.Fatalf("%d models, %d are known", len(models), len(want))
+	}
+	for _, m := range models {
+		w := want[m.name]
+		if m.tokenBytes() != w.token || m.pieceBytes() != w.piece || m.ranges(512) != w.ranges || m.ranges(513) <= m.ranges(512) {
+			t.Errorf("%s: %d a token, %d a range, %d ranges; want %+v", m.name, m.tokenBytes(), m.pieceBytes(), m.ranges(512), w)
+		}
+		if uint64(m.ranges(512))*m.pieceBytes() != 512*m.tokenBytes() {
+			t.Errorf("%s: the ranges of 512 tokens are not 512 tokens", m.name)
+		}
+		if text := m.arithmetic(512); !strings.Contains(text, figures.Bytes(w.token)+" a token") {
+			t.Errorf("%s: %q", m.name, text)
+		}
+	}
+}
+
+func TestPatternTellsOneWrongByte(t *testing.T) {
+	b := make([]byte, 4096)
+	sourcePattern.fill(b, 8192)
+	if i := sourcePattern.differs(b, 8192); i != -1 {
+		t.Errorf("its own bytes differ at %d", i)
+	}
+	if sourcePattern.differs(b, 8200) == -1 || ownPattern.differs(b, 8192) == -1 {
+		t.Error("another place, or another pattern, looks the same")
+	}
+	b[1234] ^= 1
+	if i := sourcePattern.differs(b, 8192); i != 1232 {
+		t.Errorf("the word with the wrong byte is at %d, not 1232", i)
+	}
+}
+
+func TestCountsFillTheWindowInWholeSteps(t *testing.T) {
+	for _, c := range []struct {
+		first, step, most int
+		seconds           float64
+		want              int
+	}{
+		{100, 1, 0, 0.01, 1000}, {100, 64, 0, 0.01, 1024}, {100, 1, 500, 0.01, 500}, {1, 1, 0, 10, 1}, {0, 32, 0, 10, 32}, {100, 1, 0, 0, 100},
+	} {
+		e := &entry{subject: subject{first: c.first, step: c.step, most: c.most}}
+		if got := e.fit(c.seconds, 100*time.Millisecond); got != c.want {
+			t.Errorf("%+v: %d operations", c, got)
+		}
+	}
+}
+
+// fakeEntry has samples of so many GB/s, one for each round.
+func fakeEntry(name string, rates ...float64) *entry {
+	e := &entry{subject: subject{name: name}, cell: &figures.Cell{}}
+	for _, r := range rates {
+		e.samples = append(e.samples, figures.Sample{Bytes: uint64(r * 1e9), Seconds: 1, Operations: 1, Value: r})
+	}
+	return e
+}
+
+func TestAimTakesTheBestOfBothSidesInEachRound(t *testing.T) {
+	entries := []*entry{fakeEntry("a", 1, 4), fakeEntry("b", 2, 2), fakeEntry("x", 2, 8), fakeEntry("y", 4, 4)}
+	a := aim{name: "n", bound: 0.5, ours: []string{"a", "b"}, theirs: []string{"x", "y"}, figure: rateOf}
+	if got := a.judge(entries); got.Measured.Median != 0.5 || got.Verdict() != "ok" || got.Against != "x / y" {
+		t.Errorf("%+v", got)
+	}
+	a.atMost = true // then the least are the best
+	if got := a.judge(entries); got.Measured.Low != 0.5 || got.Measured.High != 0.5 {
+		t.Errorf("%+v", got)
+	}
+	a.reference = []string{"x", "a"}
+	if got := a.judge(entries); !strings.Contains(got.Detail, "raw: 2") {
+		t.Errorf("detail %q", got.Detail)
+	}
+}
+
+func TestAimIsAbsentWithoutTheirsAndShortWithoutOurs(t *testing.T) {
+	gone := fakeEntry("x")
+	gone.cell.Absent = "x is not installed"
+	broken := fakeEntry("b")
+	broken.cell.Failed = "some error"
+	entries := []*entry{fakeEntry("a", 1), gone, broken}
+	absent := (&aim{ours: []string{"a"}, theirs: []string{"x"}, figure: rateOf}).judge(entries)
+	if absent.Verdict() != "absent" || absent.Absent != "x is not installed" {
+		t.Errorf("%+v", absent)
+	}
+	short := (&aim{ours: []string{"b"}, theirs: []string{"a"}, figure: rateOf}).judge(entries)
+	if short.Verdict() != "short" || short.Failed != "failed: some error" {
+		t.Errorf("%+v", short)
+	}
+	alone := (&aim{bound: 2, atMost: true, ours: []string{"a"}, figure: valueOf, result: valueAlone}).judge(entries)
+	if alone.Verdict() != "ok" || alone.Measured.Median != 1 {
+		t.Errorf("%+v", alone)
+	}
+}
+
+// TestEachTargetOfThePlanIsExamined holds the table of issue and README against the code.
+func TestEachTargetOfThePlanIsExamined(t *testing.T) {
+	want := []string{
+		"tcp-read-1m", "tcp-read-1m-direct", "tcp-write-1m", "tcp-write-1m-direct",
+		"vs-ucx-put-1m", "vs-libfabric-1m", "vs-iperf3-1m", "vs-gnet-1m", "vs-go-net-1m", "vs-grpc-1m",
+		"hptcp-read-64m", "hptcp-write-64m", "hptcp-page-4k", "hptcp-page-120k", "hptcp-page-120k-allocations",
+		"read-64b-p50", "read-4k-p50-manual", "read-4k-p50-adaptive", "read-4k-p99-manual", "read-4k-p99-adaptive",
+		"small-beside-large", "peers-1000", "register-rounds", "idle-1000-peers", "memory-per-idle-peer",
+	}
+	var got []string
+	for _, e := range examinations(options{kernel: "auto"}) {
+		names := map[string]bool{}
+		for _, s := range e.group.subjects {
+			if names[s.name] {
+				t.Errorf("%s: two subjects are %q", e.group.name, s.name)
+			}
+			names[s.name] = true
+		}
+		for _, a := range e.aims {
+			got = append(got, a.name)
+			for _, name := range append(append(append([]string{}, a.ours...), a.theirs...), a.reference...) {
+				if !names[name] {
+					t.Errorf("%s names %q, which is not measured with it", a.name, name)
+				}
+			}
+		}
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("targets\n%q, want\n%q", got, want)
+	}
+}
+
+func TestSharesOfTheTimeAddUp(t *testing.T) {
+	list := []examination{{}, {limit: 12 * time.Second}, {}}
+	left := 10 * time.Second
+	for i := range list {
+		left -= share(list[i:], left)
+	}
+	if left < 0 || left > time.Microsecond {
+		t.Errorf("%v are left", left)
+	}
+	if share(list, -time.Second) <= 0 {
+		t.Error("without time there is no limit at all")
+	}
+}
+
+func TestGroupsHaveNamesOfTheirOwn(t *testing.T) {
+	for _, o := range []options{{kernel: "auto"}, {kernel: "auto", full: true}, {kernel: "auto", small: true}} {
+		groups := map[string]bool{}
+		for _, g := range selected(o, "") {
+			if groups[g.name] {
+				t.Errorf("two groups are %q", g.name)
+			}
+			groups[g.name] = true
+			subjects := map[string]bool{}
+			for _, s := range g.subjects {
+				if subjects[s.name] {
+					t.Errorf("%s: two subjects are %q", g.name, s.name)
+				}
+				subjects[s.name] = true
+			}
+		}
+	}
+	if n := len(selected(options{kernel: "auto"}, "registr, idle")); n != 3 {
+		t.Errorf("%d groups of two words, want 3", n)
+	}
+	if len(selected(options{kernel: "auto"}, "no such")) != 0 {
+		t.Error("groups of a word that none has")
+	}
+}
+
+func TestSetupsAreRefusedOrOpened(t *testing.T) {
+	if _, err := (Setup{Progress: "adaptive", Kernel: "windows"}).config(); err == nil {
+		t.Error("an unknown kernel was taken")
+	}
+	manual := Setup{Transport: "tcp", Progress: "manual", Kernel: "auto"}
+	if manual.source().Progress != "busy" || !manual.spins() || (Setup{Progress: "event"}).spins() {
+		t.Error("nobody would drive a manual source")
+	}
+}
+
+func TestLastOverThirdComparesMedians(t *testing.T) {
+	var times []time.Duration
+	for i := range 10 {
+		times = append(times, time.Duration(100+10*i)*time.Millisecond)
+	}
+	if got := lastOverThird(times); got < 1.49 || got > 1.51 { // 180 over 120
+		t.Errorf("%v", got)
+	}
+	if lastOverThird(times[:3]) != 0 {
+		t.Error("too few rounds have a figure")
+	}
+}
+
+func TestInterruptedRunKeepsWhatItHas(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	calls := 0
+	g := group{name: "g", figure: figures.Rate, subjects: []subject{{name: "s", measure: func(context.Context, *bench, int) (figures.Sample, error) {
+		if calls++; calls == 3 {
+			cancel()
+			return figures.Sample{}, context.Canceled
+		}
+		return figures.Sample{Bytes: 1e9, Seconds: 1, Operations: 1}, nil
+	}}, {name: "absent", measure: func(context.Context, *bench, int) (figures.Sample, error) {
+		return figures.Sample{}, baselines.Absent("not here")
+	}}, {name: "failing", measure: func(context.Context, *bench, int) (figures.Sample, error) {
+		return figures.Sample{}, errors.New("two\nlines")
+	}}}}
+	r := &runner{bench: &bench{}, rounds: 5, window: time.Millisecond, progress: &progress{to: io.Discard}}
+	cells := cellsOf(g, r.measure(ctx, g, "test"))
+	if c := cells[0]; c.Rounds != 1 || c.Failed != "" || c.Rate.Median != 1 {
+		t.Errorf("%+v", *c)
+	}
+	if cells[1].Absent != "not here" || cells[2].Failed != "two lines" {
+		t.Errorf("%+v, %+v", *cells[1], *cells[2])
+	}
+}
