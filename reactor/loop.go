@@ -345,9 +345,10 @@ func (l *Loop) wake() {
 	for s := l.sleep.Load(); s != awake; s = l.sleep.Load() {
 		if l.sleep.CompareAndSwap(s, awake) {
 			l.counts.wakes.Add(1)
-			if l.guests != nil && l.turner.Load() != guest {
-				l.guests.Rouse() // whoever turned the loop has looked for letters since, or is the host
-			} else {
+			if l.guests != nil {
+				l.guests.Rouse() // also for a guest: it may be about to leave, and have looked for letters already
+			}
+			if l.guests == nil || l.turner.Load() == guest {
 				l.kernel.Wake()
 			}
 			return
