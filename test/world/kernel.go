@@ -58,8 +58,13 @@ func (d *door) Submit(o *reactor.Operation) {
 // haunt is the Poll of a ghost: whatever is outstanding has failed, and time passes as fast as anyone waits.
 func (d *door) haunt(out []reactor.Completion, until reactor.Instant) int {
 	n := d.tap.fail(out)
-	if n == 0 && until > d.Now() && until < reactor.Forever {
+	switch {
+	case n > 0:
+		d.life.looks = 0
+	case until > d.Now() && until < reactor.Forever:
 		d.life.skew += time.Duration(until - d.Now())
+	case d.spins(): // a lane that polls its completion queues waits for nothing but its timers
+		d.life.skew += railBeat
 	}
 	return n
 }

@@ -87,7 +87,8 @@ func (l *life) wireUp(c *orbitte.Config) {
 	if own.Get(faults.RDMAProgress) == 1 {
 		progress = orbitte.RDMAPolling
 	}
-	c.Verbs = l.native
+	l.tomb = newTomb(l.native)
+	c.Verbs = l.tomb
 	c.RDMA = &orbitte.RDMAConfig{
 		HostMemory: orbitte.HostMemory(own.Get(faults.HostMemory)), Progress: progress, Width: own.Int(faults.Width),
 		BlockBytes: uint64(own.Get(faults.BlockBytes)),
@@ -136,11 +137,15 @@ func (r *run) unquiesced(s *submission, err error) bool {
 	return true
 }
 
-// killNative ends the devices' part of a killed process. Its memory is not told from what is lost, since nobody proves
-// for it that its work has ended: it stays mapped.
+// killNative ends the devices' part of a killed process. An engine that already kept something for good, because its library
+// had refused a call or lost a proof, is not buried: its memory stays mapped, as it has to.
 func (l *life) killNative() {
-	if l.native != nil {
-		l.native.Kill()
+	if l.native == nil {
+		return
+	}
+	l.native.Kill()
+	l.tomb.closed = true
+	if len(l.engine.RetainedResources()) > 0 {
 		l.lost = true
 		l.run.leaks = true
 	}

@@ -121,6 +121,7 @@ type life struct {
 	serving      serving
 	looks        int                            // of its kernels in a row that found nothing and did not block
 	native       *simverbs.Process              // nil: the engine has no RDMA
+	tomb         *tomb                          // what the engine is given of it
 	doubtful     bool                           // true exactly when its library was told to refuse a call, or to take a proof away
 	keeps        bool                           // true exactly when it may keep something for good
 	lost         bool                           // true exactly when nobody gives its memory back

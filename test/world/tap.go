@@ -94,7 +94,7 @@ func (t *tap) fail(out []reactor.Completion) int {
 	n := min(len(out), len(t.open))
 	for i := range n {
 		out[i] = reactor.Completion{Ticket: t.open[i].ticket}
-		if t.open[i].kind != reactor.Watch { // who watches looks, and finds the failure
+		if t.open[i].kind != reactor.Watch || t.life.tomb.watched(t.open[i].descriptor) { // who watches a stream looks, and finds the failure
 			out[i].Err = syscall.ECONNRESET
 		}
 	}
