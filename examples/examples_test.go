@@ -1,6 +1,7 @@
 package examples
 
 import (
+	"bufio"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,8 +17,13 @@ var says = map[string][]string{
 	"notifications":   {"sent 4 blocks, 262144 bytes; notification delivered", `received "blocks": "request 17 is ready"`, "notification skipped"},
 	"async_batch":     {"16 of 16 tasks, 4194304 bytes over tcp", "the memory is quiet"},
 	"restart_fencing": {"answers: the first life", "the old segment is refused", "answers: the second life"},
-	"rdma_peer":       {"the way is rdma, direct", "the way is rdma, staged here", "1048593 bytes went there and came back"},
+	"cuda_copy": {"over TCP (tcp, staged through pinned host memory there): 8 callers", "inside the engine (local copy, device and host)",
+		"5242883 bytes went from GPU to GPU and back (tcp, staged through pinned host memory on both sides)", "was given back"},
+	"rdma_peer": {"the way is rdma, direct", "the way is rdma, staged here", "1048593 bytes went there and came back"},
 }
+
+// asked is what an example is run with: most machines have no GPU.
+var asked = map[string][]string{"cuda_copy": {"-twin", "1"}}
 
 // proves G-1, M-1, M-2, N-3, B-4; field case F-5, F-70
 func TestEachExampleRunsAndShowsWhatItTeaches(t *testing.T) {
@@ -32,7 +38,7 @@ func TestEachExampleRunsAndShowsWhatItTeaches(t *testing.T) {
 	}
 	for name, words := range says {
 		t.Run(name, func(t *testing.T) {
-			out, err := exec.Command(filepath.Join(programs, name)).CombinedOutput()
+			out, err := exec.Command(filepath.Join(programs, name), asked[name]...).CombinedOutput()
 			if err != nil && name == "rdma_peer" { // most machines have no device: then it says so, and what to do
 				if !strings.Contains(string(out), "libibverbs") && !strings.Contains(string(out), "orbitte devices") {
 					t.Errorf("it fails without a remedy: %v\n%s", err, out)
@@ -48,6 +54,45 @@ func TestEachExampleRunsAndShowsWhatItTeaches(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Memory of one process's GPU goes to that of another one and back, byte for byte, and both give all of it back. Without a
+// driver the program says what is missing and what to do.
+//
+// field case F-70
+func TestGPUsOfTwoProcessesExchangeMemory(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "cuda_copy")
+	if out, err := exec.Command("go", "build", "-o", program, "./cuda_copy").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	source := exec.Command(program, "-twin", "source", "127.0.0.1:0", "1")
+	pipe, err := source.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := source.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(pipe)
+	lines.Scan()
+	words := strings.Fields(lines.Text()) // cuda_copy peer ENDPOINT EPOCH
+	out, err := exec.Command(program, append([]string{"-twin"}, words[1:]...)...).CombinedOutput()
+	if err != nil || strings.Count(string(out), "from GPU to GPU and back") != 3 || !strings.Contains(string(out), "was given back") {
+		t.Errorf("the peer: %v\n%s", err, out)
+	}
+	if err := source.Process.Signal(os.Interrupt); err != nil {
+		t.Error(err)
+	}
+	lines.Scan()
+	if last := lines.Text(); !strings.Contains(last, "was given back") {
+		t.Errorf("the source ends with %q", last)
+	}
+	if err := source.Wait(); err != nil {
+		t.Errorf("the source: %v", err)
+	}
+	if out, err := exec.Command(program, "0").CombinedOutput(); err != nil && !strings.Contains(string(out), "libcuda") {
+		t.Errorf("it fails without a remedy: %v\n%s", err, out)
 	}
 }
 

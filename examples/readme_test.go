@@ -87,11 +87,11 @@ func TestTheReadmeNamesEveryLimitAndEveryClassOfError(t *testing.T) {
 // What is no example of the package is compiled as it stands.
 func TestTheReadmesSettingsCompile(t *testing.T) {
 	blocks := strings.Split(read(t, "../README.md"), "```go\n")
-	uses := []string{"_ = err", "_, _ = engine, err"} // of what each block makes
+	uses := []string{"_ = err", "_, _ = engine, err", "_, _ = exported, err"} // of what each block makes
 	if len(blocks) != 2+len(uses) {
 		t.Fatalf("%d blocks of Go, want %d", len(blocks)-1, 1+len(uses))
 	}
-	packages := []string{"fmt", "log", "os", "github.com/rs/zerolog", "github.com/orbitte/orbitte", "github.com/orbitte/orbitte/verbs/libibverbs"}
+	packages := []string{"fmt", "log", "os", "github.com/rs/zerolog", "github.com/orbitte/orbitte", "github.com/orbitte/orbitte/verbs/libibverbs", "github.com/orbitte/orbitte/cuda/libcuda"}
 	for i, use := range uses {
 		block, _, _ := strings.Cut(blocks[2+i], "```")
 		text := "package main\n\n"
