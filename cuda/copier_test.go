@@ -104,6 +104,8 @@ func TestCopiesMustLieBetweenTheirObjects(t *testing.T) {
 	}
 	_, err := m.Start(nil, h, nil)
 	r.is("no copies", err, cuda.ErrRange)
+	_, err = m.Start([]cuda.Copy{{To: a, From: a + 500, Bytes: 100}}, nil, nil)
+	r.is("a copy that is not about this memory", err, cuda.ErrRange)
 	for _, c := range []struct {
 		copy    cuda.Copy
 		partner cuda.Partner
