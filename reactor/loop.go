@@ -43,6 +43,9 @@ const (
 	bytesPerTurnDefault = 8 << 20
 	// ticketsAtStart is how many operations fit before the table of tickets grows.
 	ticketsAtStart = 256
+	// looksBeforeYield is how many turns in a row, of about 1 µs each, a loop may look in vain at queues that owe before it
+	// lets others have its CPU between the looks: the peer, or a device in software, may need just that.
+	looksBeforeYield = 50
 )
 
 // Options of a loop. Zero values choose the defaults named with each field.
@@ -168,9 +171,16 @@ func (l *Loop) Run() error {
 		l.receiveGuests()
 		return nil
 	}
-	for !l.stopped.Load() {
-		if l.turn(l.patience()) {
+	for vain := 0; !l.stopped.Load(); {
+		switch {
+		case l.turn(l.patience()):
 			l.spinner.worked(l.now)
+			vain = 0
+		case l.options.Mode != Busy && l.owed():
+			if vain++; vain > looksBeforeYield {
+				l.counts.yields.add(1)
+				yield()
+			}
 		}
 	}
 	return nil

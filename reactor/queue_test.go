@@ -80,3 +80,32 @@ func TestQueueMayBeDetachedWhileItIsCollected(t *testing.T) {
 		t.Fatalf("collected %d and %d times", len(a.asked), len(b.asked))
 	}
 }
+
+// A loop that looks again and again at a queue that owes lets others have its CPU, after a number of vain looks in a row;
+// one that was given a CPU of its own does not, nor does one that finds something.
+//
+// proves L-2, L-4
+func TestLoopYieldsBetweenVainLooks(t *testing.T) {
+	const turns = 20 * looksBeforeYield
+	for _, c := range []struct {
+		mode   Mode
+		every  int // looks between completions; 0: none come
+		yields bool
+	}{{EventDriven, 0, true}, {Adaptive, 0, true}, {EventDriven, looksBeforeYield, false}, {Busy, 0, false}} {
+		k := newFakeKernel()
+		l := NewLoop(k, Options{Mode: c.mode})
+		q := &shelf{owed: true}
+		looks := 0
+		q.then = func() {
+			if looks++; c.every > 0 && looks%c.every == 0 {
+				q.ready = 1
+			}
+			q.asked = q.asked[:0]
+		}
+		l.Attach(q)
+		runFor(t, l, k, turns)
+		if y, n := l.Stats().Yields, l.Stats().Turns; c.yields && (y < n-2*looksBeforeYield || y > n-looksBeforeYield) || !c.yields && y > 0 {
+			t.Errorf("%v, completions each %d looks: %d yields in %d turns", c.mode, c.every, y, n)
+		}
+	}
+}

@@ -12,6 +12,7 @@ type Stats struct {
 
 	Turns       uint64 // passes
 	Spins       uint64 // passes that found nothing and did not block
+	Yields      uint64 // passes after which other threads were let run first, while a queue owed
 	Sleeps      uint64 // passes that were ready to block
 	Wakes       uint64 // wake-ups asked of the kernel by Post, Stop and guests that left work behind
 	Visits      uint64 // calls that turned the loop themselves
@@ -47,7 +48,7 @@ func (t *tally) set(n uint64) {
 func (t *tally) get() uint64 { return t.value.Load() }
 
 type loopCounts struct {
-	turns, spins, sleeps, visits, letters, timers, completions, bytes, stale, outstanding tally
+	turns, spins, yields, sleeps, visits, letters, timers, completions, bytes, stale, outstanding tally
 
 	submitted, completed, crossings, waits, cancelled, unwatched tally
 
@@ -69,7 +70,7 @@ func (l *Loop) Stats() Stats {
 	return Stats{
 		Name: l.options.Name, Mode: l.options.Mode, Kernel: l.kernelName,
 		CPUs:  append([]int(nil), l.options.CPUs...),
-		Turns: c.turns.get(), Spins: c.spins.get(), Sleeps: c.sleeps.get(), Wakes: c.wakes.Load(), Visits: c.visits.get(),
+		Turns: c.turns.get(), Spins: c.spins.get(), Yields: c.yields.get(), Sleeps: c.sleeps.get(), Wakes: c.wakes.Load(), Visits: c.visits.get(),
 		Letters: c.letters.get(), Timers: c.timers.get(), Completions: c.completions.get(),
 		Bytes: c.bytes.get(), Stale: c.stale.get(), Outstanding: c.outstanding.get(),
 		Counters: Counters{
