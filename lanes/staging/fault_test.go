@@ -184,6 +184,11 @@ func stays(r *rig, unproven int, lost bool) {
 	if int64(got.PinnedBytes) != r.pinned.Used() || got.Waiting != 0 || got.Flying != 0 {
 		r.t.Errorf("left: %+v, charged %d", got, r.pinned.Used())
 	}
+	for role := range Devices {
+		if kept := r.stage.config.Chunks - r.stage.pools[role].whole; got.PinnedBytes < uint64(kept)*r.stage.config.ChunkBytes {
+			r.t.Errorf("%d chunks are retained and charged is %d", kept, got.PinnedBytes)
+		}
+	}
 	for _, d := range r.devices {
 		if unproven == 0 && !d.backing.Quiet() {
 			r.t.Error("a lease is left")
@@ -239,6 +244,32 @@ func TestALostDeviceRetainsItsOwnAndRefusesNewWork(t *testing.T) {
 			})
 		}
 	}
+}
+
+// What a copy to a lost device has read from another one is retained; the other device itself is not lost.
+func TestTheDeviceThatWasReadIsNotLostWithTheOther(t *testing.T) {
+	r := newRig(t, Config{ChunkBytes: 64})
+	read, sound, lost := r.allocate(0, workSize, 1), r.allocate(0, workSize, 1), r.allocate(1, workSize, 2)
+	across := r.pipe(lost, Across, 0, 100, nil)
+	across.plan.Source, across.plan.From = read.memory, uint64(read.memory.Pointer())
+	r.driver.Plan(simcuda.Fault{Kind: simcuda.LoseDevice, Device: 2, At: time.Nanosecond, Result: cuda.IllegalAddress})
+	r.run(across, lost)
+	if across.proven || across.fault == nil {
+		t.Errorf("%v", across.fault)
+	}
+	again := r.pipe(read, Out, 200, 100, nil)
+	r.run(again, read)
+	if again.fault == nil || !errors.Is(again.fault.Err, cuda.ErrRetained) || !again.proven {
+		t.Errorf("memory that is retained: %v", again.fault)
+	}
+	p := r.pipe(sound, Out, 0, 100, nil)
+	r.run(p, sound)
+	if p.fault != nil || len(p.bytes) != 100 {
+		t.Errorf("other memory of the device that was read: %v", p.fault)
+	}
+	r.lasting = true
+	r.finish()
+	stays(r, 1, true)
 }
 
 // A copy that a device does not finish within 30 seconds is given up: retained, charged, listed, and the lane goes on.

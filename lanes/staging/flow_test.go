@@ -126,6 +126,29 @@ func TestAPoolOfOneChunkServesAllInOrder(t *testing.T) {
 	r.finish()
 }
 
+// A flow that holds several chunks gives way to one that has none: a short transfer does not wait for a long one's end.
+func TestAFlowWithSeveralChunksGivesWay(t *testing.T) {
+	mappings(t)
+	for _, way := range []Way{Out, In} {
+		r := newRig(t, Config{ChunkBytes: 10, Chunks: 3})
+		d := r.allocate(0, 4096, 1)
+		long, short := r.pipe(d, way, 0, 2000, pattern(2000, 2)), r.pipe(d, way, 3000, 30, pattern(30, 3))
+		if way == Out {
+			long.bytes, short.bytes = nil, nil
+		}
+		if fault := long.start(d); fault != nil {
+			t.Fatal(fault)
+		}
+		r.until("the long one to hold every chunk", func() bool { return r.stage.Stats().InUse == 3 })
+		r.run(short, d)
+		if moved := long.flow.span.settled; short.fault != nil || moved > 1000 {
+			t.Errorf("%v: %v; %d of 2000 bytes of the long one had moved", wayNames[way], short.fault, moved)
+		}
+		r.until("the long one", func() bool { return long.ended > 0 })
+		r.finish()
+	}
+}
+
 // A waiter has its own deadline, and can leave; those behind it are not delayed.
 func TestAWaiterHasItsDeadlineAndCanLeave(t *testing.T) {
 	mappings(t)
@@ -189,6 +212,9 @@ func TestCallbacksAreHintsAndEventsProofs(t *testing.T) {
 			got := r.stage.Stats()
 			if got.Copies != 20 || got.CopiedBytes != 1980 {
 				t.Errorf("%+v", got)
+			}
+			if got.Deaf > 60 {
+				t.Errorf("%d turns for a signal that stays readable", got.Deaf)
 			}
 			if silent := name == "lost" || name == "late" || name == "refused"; silent != (got.TimerFound >= 15) && name != "unread" {
 				t.Errorf("the timer found %d of 20 copies", got.TimerFound)

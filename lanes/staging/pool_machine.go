@@ -16,9 +16,10 @@ func (p *pool) add(c *chunk) {
 	p.whole++
 }
 
-// take lends a chunk to whoever asks without waiting; nil: somebody waits already, or none is free.
+// take lends a chunk to whoever asks without waiting; nil: none is free. A free chunk means that nobody waits, since
+// whoever puts one back looks for a waiter.
 func (p *pool) take() *chunk {
-	if p.head != nil || len(p.free) == 0 {
+	if len(p.free) == 0 {
 		return nil
 	}
 	return p.pop()

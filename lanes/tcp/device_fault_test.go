@@ -164,6 +164,37 @@ func TestAnUnprovenCopyKeepsItsRangeAndSaysSo(t *testing.T) {
 	}
 }
 
+// A source whose stream is lost in the middle of a payload counts the frame until its copies are confirmed, so that
+// CloseSource waits for them.
+//
+// proves G-6
+func TestASourceIsQuietOnlyWhenItsCopiesAre(t *testing.T) {
+	mappings(t)
+	for _, d := range []lanes.Direction{lanes.Read, lanes.Write} {
+		r := newRig(t, 5, simkernel.WorldOptions{})
+		s := setup{gpu: &staging.Config{ChunkBytes: 100, Chunks: 2}}
+		source, requester := r.node(sourceHost, s), r.node(requesterHost, s)
+		remote, local := source.registerDevice(390, netproto.ReadWrite, 1), requester.registerDevice(390, netproto.LocalOnly, 2)
+		source.gpu.driver.Plan(simcuda.Fault{Kind: simcuda.SlowCopy, Count: -1, By: 100 * time.Millisecond})
+		a := requester.ask(d, local, remote.ID()).start(requester.channel(source.address))
+		r.until("a copy at the source", func() bool { return source.gpu.stage.Stats().Flying > 0 })
+		for _, c := range r.world.Connections() {
+			c.Reset()
+		}
+		r.wait(a)
+		r.until("the source's word", func() bool { return source.server.Sessions() == 0 })
+		if source.gpu.driver.Live().Operations == 0 || source.admission.Gate.Inside() != 1 || source.admission.Handlers.Used() != 0 {
+			t.Errorf("%v: %+v, %d inside", d, source.gpu.driver.Live(), source.admission.Gate.Inside())
+		}
+		source.admission.Gate.Fence()
+		r.until("quiet", func() bool { return source.admission.Gate.Inside() == 0 })
+		if live := source.gpu.driver.Live(); live.Operations != 0 || remote.Loans() != 0 {
+			t.Errorf("%v: quiet with %+v and %d loans", d, live, remote.Loans())
+		}
+		r.finish()
+	}
+}
+
 // A transfer whose peer waits for a chunk is bounded by its deadline at the requester, and by the source's at the source;
 // then the chunk that was held is free again.
 //

@@ -78,34 +78,37 @@ func TestDeviceRangesMoveByteForByteAcrossChunkBorders(t *testing.T) {
 }
 
 // Two engines that READ from and WRITE to each other's GPUs with one chunk in each role never wait for each other for
-// good, whatever the number of transfers.
+// good, whatever the number of transfers, and also when the network takes no more than a chunk.
 //
 // proves C-4
 func TestTwoEnginesWithOneChunkEachNeverDeadlock(t *testing.T) {
 	mappings(t)
 	for seed := range uint64(10) {
 		t.Logf("SEED=%d", seed)
-		r := newRig(t, seed, simkernel.WorldOptions{})
-		gpu := &staging.Config{ChunkBytes: 10, Chunks: 1}
+		gpu, size, world := &staging.Config{ChunkBytes: 10, Chunks: 1}, uint64(50), simkernel.WorldOptions{}
+		if seed%2 == 1 {
+			gpu.ChunkBytes, size, world.Buffer = 8_000, 40_000, 4096
+		}
+		r := newRig(t, seed, world)
 		s := setup{gpu: gpu, handlers: 8, queue: 64, sessions: 64, streams: 64, sourceTimeout: time.Minute}
 		nodes := []*node{r.node(sourceHost, s), r.node(requesterHost, s)}
 		var remotes []*memory
 		for _, n := range nodes {
-			remotes = append(remotes, n.registerDevice(1600, netproto.ReadWrite, 1))
+			remotes = append(remotes, n.registerDevice(32*size, netproto.ReadWrite, 1))
 		}
 		var all []*attempt
 		var locals []*memory
 		for i := range 32 {
 			here, there := nodes[i%2], nodes[1-i%2]
-			local := here.registerDevice(95, netproto.LocalOnly, byte(2+i%2))
+			local := here.registerDevice(size+45, netproto.LocalOnly, byte(2+i%2))
 			a := here.ask(lanes.Read+lanes.Direction(i/2%2), local, remotes[1-i%2].ID())
-			a.Offset, a.Deadline, a.Length = uint64(i)*50, reactor.Forever, 50
+			a.Offset, a.Deadline, a.Length = uint64(i)*size, reactor.Forever, size
 			all, locals = append(all, a.start(here.channel(there.address))), append(locals, local)
 		}
 		for i, a := range all {
 			if o := r.wait(a); o.Err != nil {
 				t.Errorf("transfer %d: %v", i, o.Err)
-			} else if !bytes.Equal(locals[i].bytes()[:50], remotes[1-i%2].bytes()[a.Offset:a.Offset+50]) {
+			} else if !bytes.Equal(locals[i].bytes()[:size], remotes[1-i%2].bytes()[a.Offset:a.Offset+size]) {
 				t.Errorf("transfer %d: wrong bytes", i)
 			}
 		}
