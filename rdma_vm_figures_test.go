@@ -122,7 +122,7 @@ func (g *gatePair) measure(f *figure, total int) float64 {
 						at := (i*f.each + j) * f.size % (8 << 20)
 						requests = append(requests, g.request(f.op, at, at, f.size))
 					}
-					ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+					ctx, cancel := context.WithTimeout(context.Background(), guestPatience)
 					_, err := g.requester.SubmitAndWait(ctx, requests)
 					cancel()
 					if err != nil {

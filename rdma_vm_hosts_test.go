@@ -43,7 +43,7 @@ func hostsEngine(t *testing.T, c RDMAConfig, bind string) *Engine {
 	t.Helper()
 	calls, err := libibverbs.Load()
 	must(t, err)
-	e := newEngine(t, Config{Bind: bind, Verbs: calls, RDMA: &c, Lanes: 1, Limits: gateLimits})
+	e := newEngine(t, Config{Bind: bind, Verbs: calls, RDMA: &c, Lanes: 1, Limits: gateLimits, SourceTimeout: guestSourceTimeout})
 	t.Cleanup(func() {
 		closeEngine(t, e)
 		s := e.Stats()
@@ -66,13 +66,13 @@ func hostsSource(t *testing.T) {
 		moved += 2 * n
 	}
 	notes := 0
-	eventually(t, "both words of the other host", func() bool { notes += len(e.ReceiveNotifications()); return notes == 2 })
+	eventuallyIn(t, 2*guestPatience, "both words of the other host", func() bool { notes += len(e.ReceiveNotifications()); return notes == 2 })
 	sameBytes(t, "the source's memory", memory.Bytes(), want)
 	counted := sent(t)
 	if counted["roce"] < int64(moved) || counted["tcp_7000"] == 0 || counted["all_tcp"] > int64(moved)/4 {
 		t.Errorf("READs of %d bytes, and %v left this host", moved, counted)
 	}
-	must(t, e.Unregister(within(t, 20*time.Second), export))
+	must(t, e.Unregister(within(t, guestPatience), export))
 	s := e.Stats()
 	proved(t, "two guests: READ and WRITE of %v bytes from a direct and from a staged requester, %d slices granted over both wires, %d bytes over RoCE and %d over TCP",
 		oddSizes, s.RDMA.Granted, counted["roce"], counted["all_tcp"])
@@ -91,7 +91,7 @@ func hostsRequester(t *testing.T, c RDMAConfig) {
 	base := segment.Regions()[0].Address
 	move := func(op Operation, at, from, n int) {
 		t.Helper()
-		report, err := e.SubmitAndWait(within(t, 30*time.Second), []Request{{Operation: op, Transport: TransportRDMA, Segment: segment, Local: local.Address() + uint64(at), Remote: base + uint64(from), Length: uint64(n)}})
+		report, err := e.SubmitAndWait(within(t, guestPatience), []Request{{Operation: op, Transport: TransportRDMA, Segment: segment, Local: local.Address() + uint64(at), Remote: base + uint64(from), Length: uint64(n)}})
 		if err != nil || report.Bytes != uint64(n) {
 			t.Fatalf("%v of %d: %+v, %v", op, n, report, err)
 		}
@@ -111,7 +111,7 @@ func hostsRequester(t *testing.T, c RDMAConfig) {
 	way, err := segment.Path(Read, TransportRDMA)
 	must(t, err)
 	mentions(t, way, "rxe0 to rxe0", "rxe1 to rxe1")
-	if _, err := e.SendNotification(within(t, 10*time.Second), segment, Notification{Name: "done"}); err != nil {
+	if _, err := e.SendNotification(within(t, guestPatience), segment, Notification{Name: "done"}); err != nil {
 		t.Fatal(err)
 	}
 	must(t, errors.Join(e.CloseSegment(context.Background(), segment), e.Unregister(context.Background(), own)))

@@ -147,7 +147,7 @@ func (g *gatePair) raided(h *thief, op Operation, name string, refused bool, rai
 	t.Helper()
 	const n = 300 << 10
 	again := func() error { // after a failure connections are built anew
-		_, err := g.requester.SubmitAndWait(within(t, 20*time.Second), []Request{g.request(op, 0, 0, n)})
+		_, err := g.requester.SubmitAndWait(within(t, guestPatience), []Request{g.request(op, 0, 0, n)})
 		return err
 	}
 	var err error

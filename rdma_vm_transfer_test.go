@@ -50,7 +50,7 @@ func (g *gatePair) move(op Operation, local, remote, n, seed int, path string) {
 	t.Helper()
 	g.fill(seed)
 	here, there := bytes.Clone(g.local.Bytes()), bytes.Clone(g.peer.memory)
-	report, err := g.requester.SubmitAndWait(within(t, 30*time.Second), []Request{g.request(op, local, remote, n)})
+	report, err := g.requester.SubmitAndWait(within(t, guestPatience), []Request{g.request(op, local, remote, n)})
 	if err != nil || report.Bytes != uint64(n) || !report.LocallyDrained {
 		t.Fatalf("%v of %d: %+v, %v", op, n, report, err)
 	}
@@ -156,7 +156,7 @@ func (g *gatePair) exchange(random *rand.Rand, at, size int) error {
 	for i := range from {
 		from[i] = byte(random.Uint32())
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), guestPatience)
 	defer cancel()
 	if _, err := g.requester.SubmitAndWait(ctx, []Request{g.request(Write, at, at+1, n), g.request(Read, at+half, at+1, n)}); err != nil {
 		return err

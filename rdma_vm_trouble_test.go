@@ -32,7 +32,7 @@ func (g *gatePair) crowd(n, size int) (stop func() (well int, failures []error))
 					return
 				default:
 				}
-				ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+				ctx, cancel := context.WithTimeout(context.Background(), guestPatience)
 				report, err := g.requester.SubmitAndWait(ctx, []Request{g.request(Operation(1+i%2), i*size, i*size, size)})
 				cancel()
 				switch {
@@ -133,11 +133,11 @@ func TestSoftRoCEMovesToAnotherAddressByItselfAndNeverWhenPinned(t *testing.T) {
 	pinned := newEngine(t, Config{Verbs: calls, RDMA: &RDMAConfig{Device: "rxe1", GIDIndex: &index}, Lanes: 1})
 	local := allocated(t, size)
 	registered(t, pinned, local, LocalOnly)
-	segment, err := pinned.OpenSegment(within(t, 20*time.Second), g.peer.opened.Endpoint, g.segment.Epoch())
+	segment, err := pinned.OpenSegment(within(t, guestPatience), g.peer.opened.Endpoint, g.segment.Epoch())
 	must(t, err)
-	t.Cleanup(func() { must(t, pinned.CloseSegment(within(t, 20*time.Second), segment)) })
+	t.Cleanup(func() { must(t, pinned.CloseSegment(within(t, guestPatience), segment)) })
 	pinnedRead := func() error {
-		_, err := pinned.SubmitAndWait(within(t, 20*time.Second), []Request{{Operation: Read, Transport: TransportRDMA, Segment: segment, Local: local.Address(), Remote: g.base, Length: size}})
+		_, err := pinned.SubmitAndWait(within(t, guestPatience), []Request{{Operation: Read, Transport: TransportRDMA, Segment: segment, Local: local.Address(), Remote: g.base, Length: size}})
 		return err
 	}
 	gid := func(e *Engine) string { return e.Stats().RDMA.Devices[0].GID }
@@ -216,7 +216,7 @@ func TestSoftRoCETakesBackTheGrantsOfARequesterThatIsKilled(t *testing.T) {
 	eventually(t, "grants that are out", func() bool { return granted() > 0 })
 	peer.kill()
 	eventually(t, "the end of all grants", func() bool { return granted() == 0 })
-	must(t, source.Unregister(within(t, 20*time.Second), export))
+	must(t, source.Unregister(within(t, guestPatience), export))
 	s := source.Stats()
 	if s.RDMA.Revoked == 0 {
 		t.Errorf("of %d grants none was taken back", s.RDMA.Granted)
