@@ -13,7 +13,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 )
 
 var oddSizes = []int{1, 17, 4095, 64<<10 + 1, 1<<20 + 40}
