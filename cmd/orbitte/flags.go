@@ -51,9 +51,10 @@ output:
 // transportHelp describes the flag of the commands that move bytes.
 const transportHelp = `
 transport:
-  --transport KIND     tcp or rdma (tcp). rdma moves the bytes through private registered buffers over the
-                       RDMA devices of both sides, and fails where either has none (orbitte devices);
-                       a source that is served with rdma still answers tcp
+  --transport KIND     tcp, hptcp or rdma (tcp). hptcp moves the bytes over data streams of their own, straight
+                       from and into the memory of both sides; rdma through private registered buffers
+                       over the RDMA devices of both sides (orbitte devices). Either fails where a side
+                       does not have it; a source that is served with it still answers tcp
 `
 
 // flags are one command's flags.
@@ -142,8 +143,8 @@ func (f *flags) check() error {
 		return usage("--timeout is %v; it must be above 0", f.timeout)
 	case f.lanes < 0 || f.lanes > 64:
 		return usage("--lanes is %d; it must be 0 to 64", f.lanes)
-	case f.transport != "tcp" && f.transport != "rdma":
-		return usage("--transport is %q; it must be tcp or rdma", f.transport)
+	case f.transport != "tcp" && f.transport != "hptcp" && f.transport != "rdma":
+		return usage("--transport is %q; it must be tcp, hptcp or rdma", f.transport)
 	case f.kernel != "auto" && f.kernel != "io_uring" && f.kernel != "epoll":
 		return usage("--kernel is %q; it must be auto, io_uring or epoll", f.kernel)
 	case f.progress != "" && f.progress != "auto" && f.progress != "bar" && f.progress != "plain" && f.progress != "none":
@@ -164,6 +165,9 @@ func (f *flags) open(c *console, config orbitte.Config) (*orbitte.Engine, error)
 		config.Logger = &logger
 	}
 	config.Limits.RegisteredBytes = 1 << 62
+	if f.fast() {
+		config.HPTCP = &orbitte.HPTCPConfig{}
+	}
 	if f.transport == "rdma" {
 		library, err := loadVerbs()
 		if err != nil {
@@ -178,11 +182,17 @@ func (f *flags) open(c *console, config orbitte.Config) (*orbitte.Engine, error)
 
 // carrier is the transport that requests name.
 func (f *flags) carrier() orbitte.Transport {
-	if f.transport == "rdma" {
+	switch f.transport {
+	case "rdma":
 		return orbitte.TransportRDMA
+	case "hptcp":
+		return orbitte.TransportHPTCP
 	}
 	return orbitte.TransportTCP
 }
+
+// fast is true exactly when the command uses, or serves, HP-TCP.
+func (f *flags) fast() bool { return f.transport == "hptcp" }
 
 // invalidUsage makes a value from the command line that the engine calls invalid a usage error.
 func invalidUsage(err error) error {

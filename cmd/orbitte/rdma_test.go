@@ -91,7 +91,7 @@ func TestATransportThatIsNotThereFailsTheCommand(t *testing.T) {
 	loadVerbs = func() (verbs.Calls, error) { return nil, &libibverbs.NoCgo{} }
 	t.Cleanup(func() { loadVerbs = libibverbs.Load })
 	inside("serve", "--transport", "rdma", path).want(t, exitFailed, "without cgo", "nothing was tried over TCP")
-	inside("serve", "--transport", "pigeon", path).want(t, exitUsage, "tcp or rdma")
+	inside("serve", "--transport", "pigeon", path).want(t, exitUsage, "tcp, hptcp or rdma")
 }
 
 // carried checks that a command succeeded, and what its table says about the way.

@@ -141,14 +141,14 @@ func (s *server) publish(ctx context.Context, mapped bool) error {
 			return err
 		}
 		if file.memory != nil {
-			ranges = append(ranges, orbitte.Range{Memory: file.memory, Length: file.Size, Permission: file.permission()})
+			ranges = append(ranges, orbitte.Range{Memory: file.memory, Length: file.Size, Permission: file.permission(), HPTCP: s.flags.fast()})
 		}
 	}
 	memory, err := s.newManifest()
 	if err != nil {
 		return err
 	}
-	ranges = append(ranges, orbitte.Range{Memory: memory, Length: uint64(memory.Len()), Permission: orbitte.RemoteRead})
+	ranges = append(ranges, orbitte.Range{Memory: memory, Length: uint64(memory.Len()), Permission: orbitte.RemoteRead, HPTCP: s.flags.fast()})
 	registrations, err := s.engine.RegisterBatch(ranges)
 	if err != nil {
 		memory.Close()
@@ -182,13 +182,13 @@ func (s *server) republish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	registration, err := s.engine.Register(memory, 0, uint64(memory.Len()), orbitte.RemoteRead)
+	registrations, err := s.engine.RegisterBatch([]orbitte.Range{{Memory: memory, Length: uint64(memory.Len()), Permission: orbitte.RemoteRead, HPTCP: s.flags.fast()}})
 	if err != nil {
 		memory.Close()
 		return err
 	}
 	old, oldMemory := s.manifest, s.memory
-	s.manifest, s.memory = registration, memory
+	s.manifest, s.memory = registrations[0], memory
 	oldMemory.Close()
 	return s.engine.Unregister(ctx, old)
 }

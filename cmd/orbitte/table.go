@@ -57,7 +57,7 @@ type moved struct {
 	Bytes   uint64  `json:"bytes"`
 	Seconds float64 `json:"seconds"`
 	Rate    float64 `json:"bytes_per_second"`
-	Carrier string  `json:"carrier"` // what carried the bytes: tcp, tcp direct
+	Carrier string  `json:"carrier"` // what carried the bytes: tcp, tcp direct, hptcp, rdma …
 	Kernel  string  `json:"kernel"`
 	SHA256  digest  `json:"sha256"`
 }
