@@ -260,6 +260,7 @@ func ownDrain(r *rig) {
 
 // ownRetained: each end that the driver refuses is listed, made once, and keeps the context.
 func ownRetained(r *rig) {
+	r.canFail()
 	contexts := int64(1) // the refused reference, and then the one that the refused objects keep
 	for _, call := range []string{"cuDevicePrimaryCtxRelease_v2", "cuMemFree_v2", "cuStreamDestroy_v2", "cuEventDestroy_v2", "cuMemFreeHost"} {
 		p := r.platform()
@@ -288,6 +289,7 @@ func ownRetained(r *rig) {
 
 // ownUnquiesced: a copy in doubt whose stream cannot be drained keeps stream, event, memory and pinned memory.
 func ownUnquiesced(r *rig) {
+	r.canFail()
 	p := r.platform()
 	m, err := p.Allocate(r.Ordinals[0], 1000)
 	r.must(err)
