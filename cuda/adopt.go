@@ -56,10 +56,12 @@ func (p *Platform) share(info PointerInfo, owner any) (*Memory, error) {
 	}
 	m := o.memory.Value()
 	switch {
-	case o.life.stage() == retained && (m != nil || !o.adopted):
-		return nil, o.life.reason
-	case m == nil: // adopted before, and its owner lost: what it held stays, the memory itself may be adopted anew
+	case o.lost.Load() && o.adopted && o.copier.Load().flying() == 0: // what it held stays, the memory may be adopted anew
 		return nil, nil
+	case o.life.stage() == retained:
+		return nil, o.life.reason
+	case m == nil: // the collector has just found that it is lost, and the book will say so
+		return nil, busy(o.String(), false, Debt{"lost owners to be reported", 1})
 	case o.holders.Load() < 1:
 		return nil, busy(o.String(), false, Debt{"frees under way", 1})
 	}

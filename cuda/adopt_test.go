@@ -233,6 +233,43 @@ func TestMemoryThatWasFreedBehindOurBackIsNoticed(t *testing.T) {
 	r.close()
 }
 
+// Memory whose copies are not proven ended is refused to every later adoption, also when nobody knows its object any more.
+//
+// proves C-3
+func TestUnquiescedMemoryIsNotAdoptedAgain(t *testing.T) {
+	r := newRig(t, simcuda.Options{})
+	raw := r.driver.MakeForeign(r.framework(0), 4096)
+	owner := new([100]byte)
+	alive := weak.Make(owner)
+	func() {
+		m, err := r.platform.Adopt(0, raw, 4096, owner)
+		r.must(err)
+		r.must(m.Prepare())
+		h, _ := r.pinned(4096)
+		p, err := m.Start(up(m, h), h, nil)
+		r.must(err)
+		r.plan("(fail-call (call cuStreamSynchronize) (count -1))")
+		r.is("a drain", p.Drain(), cuda.ErrUnquiesced)
+	}()
+	owner = nil
+	_, err := r.platform.Allocate(0, 5000) // its zeros are not proven either
+	r.is("an allocation", err, cuda.ErrUnquiesced)
+	for range 10 {
+		runtime.GC()
+		runtime.Gosched()
+	}
+	if alive.Value() == nil {
+		t.Error("the owner of retained memory was let go")
+	}
+	_, err = r.platform.Adopt(0, raw+5, 1, nil)
+	r.is("adoption of memory in doubt", err, cuda.ErrUnquiesced)
+	_, err = r.platform.Adopt(0, raw+8192, 1, nil) // the allocation lies behind it
+	r.is("adoption of an allocation in doubt", err, cuda.ErrUnquiesced)
+	if n := r.platform.Counts(); n.Adopted != 1 || n.Allocations != 1 || n.Pinned != 1 || n.Contexts != 1 || n.LostOwners != 0 {
+		t.Errorf("%+v", n)
+	}
+}
+
 type companion struct{ dropped *int }
 
 func (c companion) Drop() { *c.dropped++ }

@@ -38,6 +38,7 @@ type object struct {
 	holders atomic.Int64
 	uses    atomic.Int64 // as the other side of copies
 	stale   atomic.Bool  // true exactly when the allocation was seen to be another
+	lost    atomic.Bool  // true exactly when it was retained for no other reason than a lost Memory
 	synced  atomic.Bool  // true exactly when SYNC_MEMOPS was set here
 	life    life
 	copier  atomic.Pointer[copier] // nil: not prepared
@@ -63,8 +64,12 @@ func (c *Context) newObject(handle ContextHandle, info PointerInfo, adopted bool
 // lostMemory runs when a Memory was collected although it still had holders. It only takes note: what a device may
 // still write must not be freed on the collector's word.
 func lostMemory(o *object) {
+	if o.life.stage() != open {
+		return // it is retained for another reason, and has no end that anybody could have forgotten
+	}
 	p := o.platform()
 	p.counts.lost.Add(1)
+	o.lost.Store(true)
 	o.life.retain(p, o.kind(), o.String(), &RetainedError{Object: o.String(), Call: "Drop was never called", Err: errLost})
 }
 
@@ -92,15 +97,21 @@ func (p *Platform) Allocate(ordinal int, bytes uint64) (*Memory, error) {
 	if err := m.object.begin(); err != nil {
 		m.cleanup.Stop()
 		if errors.Is(err, ErrUnquiesced) {
+			p.know(m.object)
 			return nil, err
 		}
 		return nil, errors.Join(err, m.object.close())
 	}
+	p.know(m.object)
+	return m, nil
+}
+
+// know puts an allocation of ours on the table, so that adoptions of it find it.
+func (p *Platform) know(o *object) {
 	p.gate.enter()
 	defer p.gate.leave()
-	p.outdate(m.object.info)
-	p.table[m.object.identity()] = m.object
-	return m, nil
+	p.outdate(o.info)
+	p.table[o.identity()] = o
 }
 
 // undone ends the share in a context for an object that was not made. When it may have been made after all, the share

@@ -48,6 +48,9 @@ func (p *Platform) AllocateHost(ordinal int, bytes uint64) (*Pinned, error) {
 
 // lostBlock takes note of pinned memory that was collected without Free.
 func lostBlock(b *block) {
+	if b.life.stage() != open {
+		return // it is retained for another reason
+	}
 	p := b.context.platform
 	p.counts.lost.Add(1)
 	b.life.retain(p, KindPinned, b.String(), &RetainedError{Object: b.String(), Call: "Free was never called", Err: errLost})

@@ -83,8 +83,8 @@ func Open(calls Calls) (*Platform, error) {
 	return p, nil
 }
 
-// Close ends one Open. The last one refuses with *BusyError while owners are left, and changes nothing then; when all
-// that is left is retained it goes through, and the platform stays known for its list.
+// Close ends one Open. The last one refuses with *BusyError while owners are left, and changes nothing then. Once
+// something is retained it goes through, since waiting would not help, and the platform stays known for its list.
 func (p *Platform) Close() error {
 	all := <-registry
 	defer func() { registry <- all }()
