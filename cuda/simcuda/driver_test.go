@@ -213,6 +213,11 @@ func TestAddressesAreGivenOutAgain(t *testing.T) {
 	if _, err := b.Allocate(b.context, 1<<20); !errors.Is(err, &cuda.CallError{Result: cuda.OutOfMemory}) {
 		t.Errorf("more memory than there is: %v", err)
 	}
+	next, err := b.Allocate(b.context, 1)
+	b.must(err)
+	if next%512 != 0 || next < again+size+512 && next+512 > again {
+		t.Errorf("%d bytes at %#x, and one at %#x", size, again, next)
+	}
 	for range 3000 { // nothing leaks
 		p, err := b.Allocate(b.context, 300<<10)
 		b.must(err)
