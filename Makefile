@@ -13,6 +13,7 @@ PERFARGS ?=
 PLANT    ?=
 PLANTJOBS ?= 2
 FLEETARGS ?=
+GPUARGS  ?=
 # How long make soak runs, and its other flags.
 MINUTES  ?= 10
 SOAKARGS ?=
@@ -24,7 +25,7 @@ BIN      := bin
 export GOFLAGS ?= -buildvcs=false
 
 .DEFAULT_GOAL := help
-.PHONY: help build test vm demo fuzz sim soak planted perf fleet cover clean
+.PHONY: help build test vm gpu demo fuzz sim soak planted perf fleet cover clean
 
 help: ## list the targets
 	@echo "targets:"
@@ -40,6 +41,9 @@ test: ## everything that must pass (about a quarter of an hour on two quiet core
 vm: ## the whole soft-RoCE gate in emulated machines, engine and figures included, and the table of what it proved; as root on Debian it installs what it needs
 	@$(GO) build -o $(BIN)/summary ./test/summary
 	@$(BIN)/summary -limit $(LIMIT) test vm
+
+gpu: ## build the GPU gate into bin/gpu, which runs on any x86-64 Linux with NVIDIA's driver (bin/gpu/run), and run it here; GPUARGS are passed on
+	@GO="$(GO)" ./test/device/build.sh; status=$$?; [ $$status = 77 ] && exit 0; [ $$status = 0 ] && ./$(BIN)/gpu/run $(GPUARGS)
 
 demo: ## serve a real file, get it in a second process, verify, print the table; MIB=1024 or FILE=/path
 	@./test/demo/run.sh
