@@ -162,7 +162,7 @@ func grpcCall(what byte, size uint64, stream bool) subject {
 // toolSubject is a measuring program of others.
 func toolSubject(t *baselines.Tool, size uint64) subject {
 	return subject{
-		name: t.Name, axes: figures.Axes{Size: size, Streams: 1}, first: 64, most: max(int(4<<30/size), 64), stretch: 4, note: t.Note,
+		name: t.Name, axes: figures.Axes{Size: size, Streams: 1}, first: 16, most: max(int(4<<30/size), 64), stretch: 4, note: t.Note,
 		measure: func(ctx context.Context, b *bench, n int) (s figures.Sample, err error) {
 			r, err := t.Run(ctx, n, size)
 			if err != nil {

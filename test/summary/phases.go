@@ -117,15 +117,18 @@ var networkFailures = []string{
 	"network is unreachable", "module lookup disabled", "connection reset",
 }
 
+// offline is true exactly when the go command said so.
+func offline(said string) bool {
+	return slices.ContainsFunc(networkFailures, func(sign string) bool { return strings.Contains(said, sign) })
+}
+
 func (r *runner) staticcheck(name string) {
 	var said strings.Builder
 	err := r.lines(goTool("run", staticcheck, "-version"), func(line string) { said.WriteString(line + "\n") })
 	if err != nil {
-		for _, sign := range networkFailures {
-			if strings.Contains(said.String(), sign) {
-				r.counts.skip(name, "no-network: "+staticcheck+" could not be downloaded")
-				return
-			}
+		if offline(said.String()) {
+			r.counts.skip(name, "no-network: "+staticcheck+" could not be downloaded")
+			return
 		}
 		fmt.Fprint(r.out, indent(said.String()))
 		r.counts.fail(name)
@@ -195,6 +198,12 @@ func (r *runner) modules(name string) {
 	for _, file := range files {
 		folder := filepath.Dir(file)
 		fmt.Fprintf(r.out, "  module %s\n", folder)
+		var said strings.Builder
+		list := command{folder: folder, args: []string{"go", "list", "-deps", "-test", "./..."}}
+		if err := r.lines(list, func(line string) { said.WriteString(line + "\n") }); err != nil && offline(said.String()) {
+			r.counts.skip(folder, "no-network: its modules could not be downloaded")
+			continue
+		}
 		r.check(folder+" vet", command{folder: folder, args: []string{"go", "vet", "./..."}})
 		r.test(folder, command{folder: folder, args: []string{"go", "test", "-json", "-count=1", "-timeout=10m", "./..."}})
 	}
