@@ -137,8 +137,9 @@ func (g *gate) part(p part) result {
 		r.Status, r.Reason = absent, "not-built: "+path
 		return r
 	}
-	limit := min(p.limit, time.Until(g.end))
-	if limit <= time.Second {
+	left := time.Until(g.end)
+	limit := min(p.limit, left)
+	if left < time.Second {
 		r.Reason = "no time is left"
 		return r
 	}
