@@ -8,7 +8,7 @@
 //
 // There are no states here. Read them in this order:
 //
-//	tcp_roundtrip → notifications → async_batch → external_host → restart_fencing → rdma_peer
+//	tcp_roundtrip → notifications → async_batch → external_host → restart_fencing → hptcp_bulk → hptcp_blocks → rdma_peer
 //
 // It relies on go build for its one test, which builds and runs them all.
 package examples

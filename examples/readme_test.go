@@ -87,7 +87,7 @@ func TestTheReadmeNamesEveryLimitAndEveryClassOfError(t *testing.T) {
 // What is no example of the package is compiled as it stands.
 func TestTheReadmesSettingsCompile(t *testing.T) {
 	blocks := strings.Split(read(t, "../README.md"), "```go\n")
-	uses := []string{"_ = err", "_, _ = engine, err", "_, _ = exported, err"} // of what each block makes
+	uses := []string{"_ = err", "_, _, _ = pool, request, err", "_, _ = engine, err", "_, _ = exported, err"} // of what each block makes
 	if len(blocks) != 2+len(uses) {
 		t.Fatalf("%d blocks of Go, want %d", len(blocks)-1, 1+len(uses))
 	}
