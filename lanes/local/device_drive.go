@@ -26,10 +26,10 @@ func (t *Transfer) plan() *lanes.Fault {
 	}
 	memory, role := to, staging.Requester
 	switch {
-	case out && in:
+	case out && in, in && staging.PinnedOf(from) != nil, out && staging.PinnedOf(to) != nil:
 		d.way, role = staging.Across, staging.Devices
-		if staging.MemoryOf(from) == nil {
-			memory = from // the refusal is about it
+		if out && (!in || staging.MemoryOf(from) == nil) { // in the latter case the refusal is about it
+			memory = from
 		}
 	case in:
 		d.way = staging.In
@@ -43,14 +43,16 @@ func (t *Transfer) plan() *lanes.Fault {
 func (t *Transfer) launch() {
 	from, fromOffset, to, toOffset := t.sides()
 	p := staging.Plan{Role: staging.Requester, Way: t.device.way, Length: t.Length, Deadline: t.Deadline}
-	switch p.Way {
-	case staging.Out:
-		p.Memory, p.Address = staging.MemoryOf(from), from.Address()+fromOffset
-	case staging.Across:
-		p.Source, p.From = staging.MemoryOf(from), from.Address()+fromOffset
-		fallthrough
-	default:
-		p.Memory, p.Address = staging.MemoryOf(to), to.Address()+toOffset
+	p.Memory, p.Address, p.From = staging.MemoryOf(to), to.Address()+toOffset, from.Address()+fromOffset
+	switch {
+	case p.Way == staging.Out:
+		p.Memory, p.Address = staging.MemoryOf(from), p.From
+	case p.Way == staging.Across && p.Memory == nil:
+		p.Memory, p.Partner = staging.MemoryOf(from), staging.PinnedOf(to)
+	case p.Way == staging.Across && staging.PinnedOf(from) != nil:
+		p.Partner = staging.PinnedOf(from)
+	case p.Way == staging.Across && staging.MemoryOf(from) != p.Memory:
+		p.Partner = staging.MemoryOf(from)
 	}
 	if fault := t.device.flow.Start(staging.Of(t.lane), t, p); fault != nil {
 		t.end(fault)

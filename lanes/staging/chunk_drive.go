@@ -50,13 +50,10 @@ func (c *chunk) part() []byte { return c.bytes[:c.n:c.n] }
 
 // partner is the other side of a copy.
 func (c *chunk) partner(p *Plan) cuda.Partner {
-	switch {
-	case p.Way != Across:
-		return c.pinned
-	case p.Source == p.Memory:
-		return nil
+	if p.Way == Across {
+		return p.Partner
 	}
-	return p.Source
+	return c.pinned
 }
 
 // copy is the copy of its part.

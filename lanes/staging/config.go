@@ -22,7 +22,7 @@ const (
 	// flowChunksMax is how many chunks one flow uses at most: two overlap copy and network, two more hide how late a
 	// lane hears of a copy.
 	flowChunksMax = 4
-	// acrossMax is how many copies from device to device a lane has under way at most.
+	// acrossMax is how many copies without chunks a lane has under way at most.
 	acrossMax = 4
 	// lookMin and lookMax are the pauses of the safety timer, which looks at copies that no callback announced.
 	lookMin = time.Millisecond
@@ -42,12 +42,12 @@ const (
 	Requester Role = iota
 	// Source stages for transfers that peers asked for.
 	Source
-	// Devices has no chunks, but places for copies from device to device.
+	// Devices has no chunks, but places for copies that need none: from device to device, and to and from pinned memory.
 	Devices
 	roles
 )
 
-var roleNames = [...]string{"requester", "source", "device to device"}
+var roleNames = [...]string{"requester", "source", "chunkless"}
 
 func (r Role) String() string { return roleNames[r] }
 
@@ -59,11 +59,11 @@ const (
 	Out Way = iota
 	// In moves wire → chunk → device.
 	In
-	// Across moves device → device, without chunks.
+	// Across moves device → device, or between a device and pinned host memory, in one copy without chunks.
 	Across
 )
 
-var wayNames = [...]string{"device to host", "host to device", "device to device"}
+var wayNames = [...]string{"device to host", "host to device", "without chunks"}
 
 func (w Way) String() string { return wayNames[w] }
 
@@ -111,6 +111,17 @@ func MemoryOf(r *segments.Registration) *Memory {
 	}
 	m, _ := b.Owner().(*Memory)
 	return m
+}
+
+// PinnedOf is the pinned memory of a driver behind a registration, which a device can copy from and to by itself. Nil: it
+// is other memory. The caller holds a loan.
+func PinnedOf(r *segments.Registration) *cuda.Pinned {
+	b := r.Backing()
+	if b.Kind() != segments.Foreign {
+		return nil
+	}
+	p, _ := b.Owner().(*cuda.Pinned)
+	return p
 }
 
 // OnDevice is true exactly when the registration's bytes cannot be touched by a CPU.

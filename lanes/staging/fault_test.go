@@ -37,7 +37,7 @@ func newWorkload(r *rig) *workload {
 	add(w.first, In, 201, pattern(workPiece, 3))
 	add(w.first, Out, 401, nil)
 	across := add(w.second, Across, 601, nil)
-	across.plan.Source, across.plan.From = w.beside.memory, uint64(w.beside.memory.Pointer())+801
+	across.plan.Partner, across.plan.From = w.beside.memory, uint64(w.beside.memory.Pointer())+801
 	add(w.second, In, 201, pattern(workPiece, 3))
 	return w
 }
@@ -251,7 +251,7 @@ func TestTheDeviceThatWasReadIsNotLostWithTheOther(t *testing.T) {
 	r := newRig(t, Config{ChunkBytes: 64})
 	read, sound, lost := r.allocate(0, workSize, 1), r.allocate(0, workSize, 1), r.allocate(1, workSize, 2)
 	across := r.pipe(lost, Across, 0, 100, nil)
-	across.plan.Source, across.plan.From = read.memory, uint64(read.memory.Pointer())
+	across.plan.Partner, across.plan.From = read.memory, uint64(read.memory.Pointer())
 	r.driver.Plan(simcuda.Fault{Kind: simcuda.LoseDevice, Device: 2, At: time.Nanosecond, Result: cuda.IllegalAddress})
 	r.run(across, lost)
 	if across.proven || across.fault == nil {

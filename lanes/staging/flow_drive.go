@@ -20,13 +20,14 @@ type User interface {
 type Plan struct {
 	Role Role
 	Way  Way
-	// Memory is the device memory; for Across the one that is written.
+	// Memory is the device memory, whose stream copies; of several for Across the one that is written.
 	Memory *cuda.Memory
-	// Address is where the range begins on the device; Length is in bytes, at least 1.
+	// Address is where the range begins on the device; Length is in bytes, at least 1. For Across it is where the target
+	// begins, in the device or the host.
 	Address, Length uint64
-	// Source and From are the device memory that is read and where; Across only. Source may be Memory.
-	Source *cuda.Memory
-	From   uint64
+	// Partner is what is on the other side and From where reading begins; Across only. Nil: all is in Memory.
+	Partner cuda.Partner
+	From    uint64
 	// Deadline bounds the waiting for the first chunk. What follows is bounded by the user, who calls End.
 	Deadline reactor.Instant
 }
@@ -345,7 +346,7 @@ func (f *Flow) finish() {
 	}
 	f.state, f.held = flowIdle, 0
 	clear(f.chunks[:])
-	f.plan.Memory, f.plan.Source = nil, nil
+	f.plan.Memory, f.plan.Partner = nil, nil
 	f.user.Ended(f, proven)
 	s.flows--
 	s.settle()

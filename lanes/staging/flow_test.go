@@ -35,7 +35,7 @@ func TestEveryChunkBorderMovesEveryByteAndNoOther(t *testing.T) {
 					}
 					r.driver.Poke(second.memory.Pointer(), pattern(size, 3))
 					across := r.pipe(second, Across, size-payload-offset%2*min(1, size-payload), payload, nil)
-					across.plan.Source, across.plan.From = first.memory, uint64(first.memory.Pointer())+offset
+					across.plan.Partner, across.plan.From = first.memory, uint64(first.memory.Pointer())+offset
 					r.run(across, second)
 					if at := across.plan.Address - uint64(second.memory.Pointer()); !guarded(second.bytes(), 3, at, out.bytes) {
 						t.Errorf("across to %d: % x", at, second.bytes())
@@ -213,8 +213,8 @@ func TestCallbacksAreHintsAndEventsProofs(t *testing.T) {
 			if got.Copies != 20 || got.CopiedBytes != 1980 {
 				t.Errorf("%+v", got)
 			}
-			if got.Deaf > 60 {
-				t.Errorf("%d turns for a signal that stays readable", got.Deaf)
+			if n := r.driver.Calls(simcuda.CallTakeSignal); n > 80 {
+				t.Errorf("%d readings of the signal for 20 copies", n)
 			}
 			if silent := name == "lost" || name == "late" || name == "refused"; silent != (got.TimerFound >= 15) && name != "unread" {
 				t.Errorf("the timer found %d of 20 copies", got.TimerFound)
@@ -255,7 +255,7 @@ func TestSteadyFlowsAllocateNothing(t *testing.T) {
 		r := newRigWith(t, Config{ChunkBytes: 1 << 10, Chunks: 3}, seedOf(t), false)
 		d, other := r.allocate(0, 100_000, 1), r.allocate(1, 100_000, 2)
 		u := &steadyUser{rig: r}
-		plan := Plan{Way: way, Memory: d.memory, Address: uint64(d.memory.Pointer()), Length: 10_001, Deadline: 1 << 62, Source: other.memory, From: uint64(other.memory.Pointer())}
+		plan := Plan{Way: way, Memory: d.memory, Address: uint64(d.memory.Pointer()), Length: 10_001, Deadline: 1 << 62, Partner: other.memory, From: uint64(other.memory.Pointer())}
 		done := func() bool { return u.ended }
 		run := func() {
 			u.ended = false

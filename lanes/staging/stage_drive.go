@@ -278,10 +278,8 @@ func (s *Stage) forsake(c *chunk) {
 	c.forlorn = true
 	p := &c.flow.plan
 	p.Memory.Retain(ErrHung)
-	if c.pinned != nil {
-		c.pinned.Retain(ErrHung)
-	} else {
-		p.Source.Retain(ErrHung)
+	if partner, ok := c.partner(p).(interface{ Retain(error) }); ok {
+		partner.Retain(ErrHung)
 	}
 }
 

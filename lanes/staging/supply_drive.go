@@ -215,7 +215,7 @@ func (s *Stage) Residues() (all []Residue) {
 func (s *Stage) retain(f *Flow) *Residue {
 	r := &Residue{
 		Object: fmt.Sprintf("copy %v of %d bytes at %#x of %v", wayNames[f.plan.Way], f.plan.Length, f.plan.Address, f.plan.Memory),
-		Bytes:  f.plan.Length, Reason: f.unproven, owners: []any{f.plan.Memory, f.plan.Source}, older: s.residues.Load(),
+		Bytes:  f.plan.Length, Reason: f.unproven, owners: []any{f.plan.Memory, f.plan.Partner}, older: s.residues.Load(),
 	}
 	p := f.pool()
 	for _, c := range f.chunks[:f.held] {

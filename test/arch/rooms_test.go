@@ -57,8 +57,9 @@ var (
 	shared = places{"budgets", "netproto", "reactor", "segments", "lanes"}
 	house  = join(shared, kernels, twins, natives, places{".", "lanes/*", "verbs", "cuda", "reactor/kerneltest", "verbs/verbstest", "cuda/cudatest"})
 
-	// testImports may be imported by any _test.go file, beside what its room may import.
-	testImports = join(kernels, twins, natives, places{"reactor", "reactor/kerneltest", "verbs/verbstest", "cuda/cudatest", "test/*"})
+	// testImports may be imported by any _test.go file, beside what its room may import: twins, and the rooms whose words
+	// it takes to set one up.
+	testImports = join(kernels, twins, natives, places{"reactor", "cuda", "reactor/kerneltest", "verbs/verbstest", "cuda/cudatest", "test/*"})
 )
 
 var rooms = []room{
