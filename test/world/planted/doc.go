@@ -19,5 +19,8 @@
 // must be renewed. Without a build tag the tests check that every plant applies and that its result parses; under the tag
 // "planted" (make planted) each is built, run and must be found by the oracle that it names.
 //
+// Nobody in the world is hostile: testdata/elsewhere.txt lists mistakes that only a hostile peer brings to light, with the
+// tests that see them.
+//
 // It relies on the go command and on the lines that test/world/sim prints for a violation.
 package main
