@@ -69,6 +69,7 @@ func (s *setup) complete() {
 
 // rig is a simulated world with nodes of one lane each, and scripted peers that speak raw bytes.
 type rig struct {
+	greeted int // wires so far, whose streams have numbers in turn
 	t       testing.TB
 	world   *simkernel.World
 	process *simkernel.Process // of the scripts

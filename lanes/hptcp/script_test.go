@@ -51,6 +51,8 @@ func (r *rig) greet(n *node) *wire {
 	r.t.Helper()
 	w := r.dial(n.address)
 	h := helloTo(n)
+	h.Stream = uint16(r.greeted % 2)
+	r.greeted++
 	must(r.t, w.send(netproto.AppendHPTCPHello(nil, h)))
 	b, err := w.receive(netproto.HPTCPHelloSize)
 	must(r.t, err)
@@ -60,8 +62,11 @@ func (r *rig) greet(n *node) *wire {
 	return w
 }
 
+// wireEpoch is the life of whoever is at the other end of a wire.
+var wireEpoch = netproto.Epoch{0: 0xee}
+
 func helloTo(n *node) netproto.HPTCPHello {
-	return netproto.HPTCPHello{Expected: n.policy.Epoch, Requester: requesterEpoch, Chunk: 64 << 10, InFlight: 1 << 20}
+	return netproto.HPTCPHello{Expected: n.policy.Epoch, Requester: wireEpoch, Chunk: 64 << 10, InFlight: 1 << 20}
 }
 
 // send sends all of b; the error is the system's.

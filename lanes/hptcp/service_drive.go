@@ -15,6 +15,7 @@ var (
 	errSilent   = errors.New("the source's deadline for this request passed")
 	errStranger = errors.New("the hello was refused")
 	errCredit   = errors.New("more requests or bytes without an answer than agreed")
+	errReplaced = errors.New("the requester has opened this stream anew")
 	errOrphaned = errors.New("a chunk that no WRITE is waiting for")
 )
 
@@ -144,14 +145,15 @@ func (s *Service) refuse(x *session) {
 	}
 }
 
-// of counts the streams of one requester's life.
-func (s *Service) of(requester netproto.Epoch) (n int) {
+// replace ends the stream in whose place another one opens: a requester has one of each number, so the older one was lost
+// on a way that told only one end of it.
+func (s *Service) replace(h netproto.HPTCPHello) {
 	for x := s.all.head; x != nil; x = x.next {
-		if x.ready && x.hello.Requester == requester && x.stream.ending == nil {
-			n++
+		if x.ready && x.hello.Requester == h.Requester && x.hello.Stream == h.Stream && x.stream.ending == nil {
+			x.stream.retire(errReplaced)
+			return
 		}
 	}
-	return n
 }
 
 // departed: a session's place is free.

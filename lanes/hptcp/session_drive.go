@@ -112,9 +112,10 @@ func (x *session) greet(b []byte) int {
 		w.Status = netproto.StatusEpochMismatch
 	case config.Gate.Fenced():
 		w.Status = netproto.StatusSourceClosed
-	case int(h.Stream) >= config.StreamsMax || x.service.of(h.Requester) >= config.StreamsMax:
+	case int(h.Stream) >= config.StreamsMax: // so one requester has no more
 		w.Status = netproto.StatusExhausted
 	default:
+		x.service.replace(h)
 		w.Slots, w.Flags = SlotsDefault, h.Flags
 		w.Chunk, w.InFlight = min(h.Chunk, config.ChunkBytes), min(h.InFlight, config.InFlightBytes)
 	}
