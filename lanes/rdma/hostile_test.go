@@ -92,6 +92,34 @@ func TestARevokedKeyEndsWithItsPairSoThatItsMessageMeetsNothing(t *testing.T) {
 	}
 }
 
+// A source's deadline that passes in the middle of a commit does not leave the range half changed.
+//
+// proves R-6, T-1
+func TestACommitUnderWayOutlivesTheSourcesDeadline(t *testing.T) {
+	o := siteOptions{devices: single(0), config: Config{Progress: EventDriven}}
+	to := o
+	to.config.Host = netproto.HostStaged
+	e := newEnds(t, simverbs.Hardware, endsOptions{o, to})
+	remote, local := e.to.memory(3<<20, netproto.ReadWrite, 1), e.from.memory(3<<20, netproto.LocalOnly, 2)
+	a := e.start(e.transfer(lanes.Write, local, remote, 0))
+	s := e.to.services[0]
+	e.until("a part of the commit", func() bool {
+		return len(s.parents) == 1 && s.parents[0].machine.stage == parentCommit && s.parents[0].copied > 0
+	})
+	late := false
+	e.on(e.to.lanes[0].Loop, func() {
+		if len(s.parents) == 1 && s.parents[0].copied < 3<<20 {
+			late = true
+			s.parents[0].Expire(&s.parents[0].timer, e.world.Now())
+		}
+	})
+	complete(t, e.wait(a), lanes.Write, 3<<20)
+	if !late || !remote.holds(2) {
+		t.Errorf("the deadline came in time %v; the range is whole %v", late, remote.holds(2))
+	}
+	e.end()
+}
+
 // A cache miss counts only before any authority. A source that says it later, and one whose answer is lost, are not asked
 // again: a second grant would replay a WRITE.
 //

@@ -299,7 +299,9 @@ func (p *parent) charge() (err error) {
 	if p.registered == nil {
 		access := verbs.AccessLocalWrite | verbs.AccessWindowBind
 		p.staging, err = newStaging(b.StagingBytes, p.length, access)
-		p.source.rails.transport.grants.staged.Add(1)
+		if err == nil {
+			p.source.rails.transport.grants.staged.Add(1)
+		}
 		return err
 	}
 	if p.bytes, err = b.DirectBytes.Take(int64(p.length)); err != nil {

@@ -147,8 +147,12 @@ func (p *parent) unexpect(i int) {
 	p.reserved--
 }
 
-// Expire is the source's deadline, or the end of a grace (reactor.TimerHandler).
+// Expire is the source's deadline, or the end of a grace (reactor.TimerHandler). A commit under way goes on: it is bounded,
+// and would otherwise leave the range half changed (SPEC T-1).
 func (p *parent) Expire(*reactor.Timer, reactor.Instant) {
+	if p.machine.stage == parentCommit && p.lease.Held() && p.staging != nil {
+		return
+	}
 	p.forced = true
 	if !p.machine.given {
 		p.source.rails.lane.Counts.SourceTimeouts.Add(1)
