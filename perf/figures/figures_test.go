@@ -236,6 +236,7 @@ func TestReadRunNamesABadLine(t *testing.T) {
 // shownRun has everything that a page can show.
 func shownRun() *Run {
 	run := filledRun()
+	run.Machine.Peers = map[string]string{"a": "1", "b": "2", "c": "3", "d": "4", "e": "5", "f": "6"}
 	cell := func(workload, group, subject string, size uint64) *Cell {
 		c := &Cell{Workload: workload, Group: group, Subject: subject, Axes: Axes{Operation: "READ", Size: size}, Measured: "rate"}
 		c.Fill([]Sample{sampleOf(1, time.Millisecond), sampleOf(2, time.Microsecond)})
@@ -243,7 +244,7 @@ func shownRun() *Run {
 	}
 	raw := cell("bulk", "READ 4 KiB", "raw", 4096)
 	raw.Baseline = true
-	latency := cell("latency", "READ 64 B <&>", "orbitte tcp", 64)
+	latency := cell("latency", "READ 64 B <&>", "orbitte tcp <&>", 64)
 	latency.Measured = "p50"
 	idle := cell("idle", "idle", "orbitte tcp", 0)
 	idle.Unit, idle.Measured, idle.Latency = "KiB", "value", nil

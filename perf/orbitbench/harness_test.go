@@ -94,9 +94,9 @@ func fakeEntry(name string, rates ...float64) *entry {
 }
 
 func TestAimTakesTheBestOfBothSidesInEachRound(t *testing.T) {
-	entries := []*entry{fakeEntry("a", 1, 4), fakeEntry("b", 2, 2), fakeEntry("x", 2, 8), fakeEntry("y", 4, 4)}
+	entries := []*entry{fakeEntry("a", 1, 4), fakeEntry("b", 2, 2), fakeEntry("x", 2, 8), fakeEntry("y", 5, 4)}
 	a := aim{name: "n", bound: 0.5, ours: []string{"a", "b"}, theirs: []string{"x", "y"}, figure: rateOf}
-	if got := a.judge(entries); got.Measured.Median != 0.5 || got.Verdict() != "ok" || got.Against != "x / y" {
+	if got := a.judge(entries); got.Measured.Low != 0.4 || got.Measured.High != 0.5 || got.Verdict() != "short" || got.Against != "x / y" {
 		t.Errorf("%+v", got)
 	}
 	a.atMost = true // then the least are the best
@@ -197,6 +197,13 @@ func TestGroupsHaveNamesOfTheirOwn(t *testing.T) {
 	}
 	if len(selected(options{kernel: "auto"}, "no such")) != 0 {
 		t.Error("groups of a word that none has")
+	}
+	for _, g := range narrowed(selected(options{kernel: "auto"}, ""), "hptcp") {
+		for _, s := range g.subjects {
+			if !strings.Contains(s.name, "hptcp") {
+				t.Errorf("%s: %q is measured, too", g.name, s.name)
+			}
+		}
 	}
 }
 

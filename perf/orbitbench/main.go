@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -23,6 +24,7 @@ type flags struct {
 	window  time.Duration
 	only    string
 	kernel  string
+	subject string
 	out     string
 	peers   string
 	full    bool
@@ -48,6 +50,7 @@ func main() {
 	flag.IntVar(&f.rounds, "rounds", 5, "rounds of each group; medians count")
 	flag.DurationVar(&f.window, "window", 100*time.Millisecond, "how long one sample should take")
 	flag.StringVar(&f.only, "only", "", "measure only groups whose workload or name contains this; several: a,b")
+	flag.StringVar(&f.subject, "subject", "", "of the chosen groups measure only subjects whose name contains this, for a profiler")
 	flag.StringVar(&f.kernel, "kernel", "auto", "auto, io_uring or epoll, where the kernel is not what varies")
 	flag.StringVar(&f.out, "out", "", "write FILE.jsonl and FILE.html as well")
 	flag.StringVar(&f.peers, "peers", "", "program with gnet and grpc-go (perf/peers, built); empty: it is built")
@@ -139,9 +142,9 @@ func (f *flags) workloads(ctx context.Context, b *bench, p *progress, o *output)
 		p.clear()
 		return errors.Join(figures.WriteTable(os.Stdout, group, cells), o.cells(cells))
 	}}
-	groups := selected(options{kernel: f.kernel, full: f.full}, f.only)
+	groups := narrowed(selected(options{kernel: f.kernel, full: f.full}, f.only), f.subject)
 	if len(groups) == 0 {
-		return fmt.Errorf("no group has %q in its name; orbitbench list names the workloads", f.only)
+		return fmt.Errorf("no group has %q in its name with a subject %q; orbitbench list names the workloads", f.only, f.subject)
 	}
 	fmt.Println("* baseline: the best of a group's baselines in the same round is what a ratio is held against")
 	return r.run(ctx, groups)
@@ -161,6 +164,18 @@ func selected(o options, only string) []group {
 		}
 	}
 	return groups
+}
+
+// narrowed keeps the subjects whose name contains a text, and the groups that have one.
+func narrowed(groups []group, text string) []group {
+	var kept []group
+	for _, g := range groups {
+		g.subjects = slices.DeleteFunc(g.subjects, func(s subject) bool { return !strings.Contains(s.name, text) })
+		if len(g.subjects) > 0 {
+			kept = append(kept, g)
+		}
+	}
+	return kept
 }
 
 // remake makes the page of a run again.
