@@ -107,7 +107,13 @@ func (r *rig) ask(d lanes.Direction, local *segments.Registration, region *segme
 	a := &attempt{}
 	a.Direction, a.Local, a.Region, a.Length = d, local, region.ID(), local.Length()
 	a.Deadline = r.world.Now().After(time.Second)
-	a.Done = func(t *Transfer) { a.done++; t.Local.Return() }
+	a.Done = func(t *Transfer) {
+		a.done++
+		t.Local.Return()
+		if t.letter.Waiting() {
+			r.t.Error("a transfer has ended with a letter on its way: on another lane it would meet it")
+		}
+	}
 	return a
 }
 

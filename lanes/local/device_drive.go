@@ -68,17 +68,19 @@ func (t *Transfer) Advanced(*staging.Flow) { t.advance() }
 // next one.
 func (t *Transfer) advance() {
 	f := &t.device.flow
-	switch {
-	case !f.Active() || t.device.fault != nil: // a letter that came late
+	if t.letter.Waiting() { // it has to be received before the transfer may end, and be used again on another lane
 		return
-	case f.Fault() != nil:
-		t.stop(f.Fault())
-		return
-	case t.device.way == staging.Out && t.unload(), t.device.way == staging.In && t.load():
-		_ = t.lane.Post(&t.letter, t) // a closed lane has no flows
 	}
-	if f.Whole() {
+	if fault := f.Fault(); fault != nil {
+		t.stop(fault)
+		return
+	}
+	moved := t.device.way == staging.Out && t.unload() || t.device.way == staging.In && t.load()
+	switch {
+	case f.Whole():
 		f.End() // Ended follows; nothing is under way
+	case moved:
+		_ = t.lane.Post(&t.letter, t) // a closed lane has no flows
 	}
 }
 

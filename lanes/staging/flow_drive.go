@@ -64,7 +64,8 @@ type Flow struct {
 	residue        *Residue // during Ended of an unproven end
 	before, behind *Flow    // in the pool's line
 	timer          reactor.Timer
-	letter         reactor.Letter
+	news           bool  // true exactly while it stands among those whose users are to look
+	later          *Flow // behind it there
 }
 
 // Start begins the flow, or says why not; then it has not begun and needs no End. Otherwise it is the user's to ask for
@@ -127,7 +128,7 @@ func (f *Flow) grant(c *chunk) {
 		return
 	}
 	f.hold(c)
-	f.tell()
+	f.stage.tell(f)
 }
 
 // hold puts a chunk that was lent to use.
@@ -290,7 +291,7 @@ func (f *Flow) fail(fault *lanes.Fault) {
 	f.fault = fault
 	if f.state == flowRunning {
 		f.state = flowFailed
-		f.tell()
+		f.stage.tell(f)
 	}
 }
 
@@ -304,6 +305,7 @@ func (f *Flow) End() {
 		f.unwait()
 	}
 	f.state = flowEnding
+	f.stage.untell(f)
 	for _, c := range f.chunks[:f.held] {
 		if c.state == chunkStalled {
 			f.stage.unstall(c)
@@ -356,19 +358,6 @@ func (f *Flow) finish() {
 func (f *Flow) Keep(owners ...any) {
 	f.residue.owners = append(f.residue.owners, owners...)
 	f.residue = nil
-}
-
-// tell makes the user look, in a turn of its own.
-func (f *Flow) tell() {
-	// A loop that takes no letters any more has no flows: the stage is closed before it.
-	_ = f.stage.lane.Post(&f.letter, f)
-}
-
-// Receive is the turn in which the user looks (reactor.Recipient).
-func (f *Flow) Receive(*reactor.Letter, reactor.Instant) {
-	if f.state == flowRunning || f.state == flowFailed {
-		f.user.Advanced(f)
-	}
 }
 
 // Expire ends the waiting for a first chunk, or for a drain (reactor.TimerHandler).

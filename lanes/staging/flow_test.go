@@ -126,6 +126,32 @@ func TestAPoolOfOneChunkServesAllInOrder(t *testing.T) {
 	r.finish()
 }
 
+// A flow that gets its chunk and is ended in the same turn leaves nothing on its lane that could meet it again when it is
+// started on another one.
+func TestAnEndedFlowIsNotToldAnyMore(t *testing.T) {
+	mappings(t)
+	r := newRig(t, Config{ChunkBytes: 10, Chunks: 1})
+	d := r.allocate(0, 4096, 1)
+	holder, next, last := r.pipe(d, In, 0, 10, nil), r.pipe(d, In, 100, 10, pattern(10, 2)), r.pipe(d, In, 200, 10, pattern(10, 2))
+	holder.lazy = true
+	for _, p := range []*pipe{holder, next, last} {
+		if fault := p.start(d); fault != nil {
+			t.Fatal(fault)
+		}
+	}
+	before := next.advance
+	holder.end()
+	next.end()
+	if next.ended != 1 || r.stage.news != &last.flow || next.flow.news {
+		t.Errorf("ended %d times, still to be told: %v", next.ended, next.flow.news)
+	}
+	r.until("the last one", func() bool { return last.ended > 0 })
+	if next.advance != before || last.fault != nil {
+		t.Errorf("told %d times after its end; the last one: %v", next.advance-before, last.fault)
+	}
+	r.finish()
+}
+
 // A flow that holds several chunks gives way to one that has none: a short transfer does not wait for a long one's end.
 func TestAFlowWithSeveralChunksGivesWay(t *testing.T) {
 	mappings(t)

@@ -28,6 +28,8 @@ type Stage struct {
 	flying   list     // copies under way, in the order of their start
 	stalled  list     // copies that wait for a place on their memory's stream
 	landed   []*chunk // of the look at hand
+	news     *Flow    // flows whose users are to look, the newest first
+	letter   reactor.Letter
 	watch    reactor.Ticket
 	timer    reactor.Timer
 	pause    time.Duration
@@ -90,6 +92,51 @@ func (s *Stage) equip() bool {
 		}
 	}
 	return true
+}
+
+// tell makes a flow's user look, in a turn of its own. The letter is the stage's: one of the flow could still be on its
+// way here when the flow has ended and goes on at another lane.
+func (s *Stage) tell(f *Flow) {
+	if f.news {
+		return
+	}
+	f.news, f.later, s.news = true, s.news, f
+	_ = s.lane.Post(&s.letter, s) // a loop that takes no letters any more has no flows: the stage is closed before it
+}
+
+// untell takes a flow out of those whose users are to look.
+func (s *Stage) untell(f *Flow) {
+	if !f.news {
+		return
+	}
+	f.news = false
+	for at := &s.news; *at != nil; at = &(*at).later {
+		if *at == f {
+			*at = f.later
+			break
+		}
+	}
+	f.later = nil
+}
+
+// Receive is the turn in which users look, in the order in which something happened to their flows
+// (reactor.Recipient).
+func (s *Stage) Receive(*reactor.Letter, reactor.Instant) {
+	for last := s.news; last != nil; { // those that are there now
+		oldest := s.news
+		for oldest.later != nil {
+			oldest = oldest.later
+		}
+		end := oldest == last
+		s.untell(oldest)
+		oldest.user.Advanced(oldest)
+		if end || !last.news {
+			break
+		}
+	}
+	if s.news != nil {
+		_ = s.lane.Post(&s.letter, s)
+	}
 }
 
 // lend counts a chunk as a flow's.
