@@ -56,6 +56,15 @@ func driverEnds(t testing.TB, d *simcuda.Driver, deliberate bool) {
 	if left := d.Live(); left != (simcuda.Live{}) && !deliberate {
 		t.Errorf("left on the driver: %+v; retained: %v", left, RetainedByCUDA())
 	}
+	if first, err := cuda.Open(d); err == nil && !deliberate { // once nobody has it open, each Open looks at it anew
+		must(t, first.Close())
+		second, err := cuda.Open(d)
+		must(t, err)
+		must(t, second.Close())
+		if first == second {
+			t.Error("somebody still has the driver open")
+		}
+	}
 	for _, violation := range d.Violations() {
 		t.Error(violation)
 	}
