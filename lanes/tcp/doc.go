@@ -6,11 +6,19 @@
 // Transfer's owner, the source's by the handler. Each gives back in one place (end, release), after the
 // kernel has.
 //
-// It imports lanes, lanes/control, netproto, reactor and segments. The machines decide and do nothing
-// else; the drives act.
+// A range in device memory has the lease of direct placement and a flow of pinned chunks between it and the socket
+// (staging.Flow), which both end behind the stream: a transfer or a handler has ended when no copy is under way any
+// more, or says that this is unproven. It is placed chunk by chunk, since to keep a whole payload back would need all of
+// it pinned: a failed READ may leave part of a local device range changed, and says so (EffectPartial); a failed WRITE's
+// effect is unknown, as always. A requester takes its first chunk when the source has answered, a source before it
+// answers, so that no two engines wait for each other's chunks.
+//
+// It imports lanes, lanes/control, lanes/staging, netproto, reactor and segments. The machines decide and do
+// nothing else; the drives act.
 //
 //	READ:  request ▶ reply ▶ payload ▶ commit ▶ done        source: snapshot ▶ sending ▶ done
 //	WRITE: request ▶ ready ▶ payload ▶ receipt ▶ done       source: readying ▶ receiving ▶ commit ▶ acking ▶ done
+//	device: … ▶ flow running ▶ flow ended ▶ done            and Failed, Lost ▶ flow ending ▶ done
 //
-// It relies on SPEC T-1, T-2, T-9 to T-11, W-14, M-9.
+// It relies on SPEC T-1, T-2, T-9 to T-11, W-14, M-9, C-3 to C-5, G-8, G-9.
 package tcp
