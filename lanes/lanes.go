@@ -34,7 +34,7 @@ const (
 	EffectNone Effect = iota
 	// EffectComplete: every byte is in place.
 	EffectComplete
-	// EffectPartial: some bytes may have been changed (direct placement, SPEC T-2).
+	// EffectPartial: some bytes may have been changed (direct placement, SPEC T-2; a range in device memory).
 	EffectPartial
 	// EffectUnknown: changed or not, and this side cannot tell (SPEC T-10). A source that commits whole
 	// payloads has changed all bytes or none, one with direct placement perhaps some of them.

@@ -298,6 +298,28 @@ func TestAHungCopyIsGivenUp(t *testing.T) {
 	stays(r, hung, false)
 }
 
+// A drain that does not come back within 30 seconds proves nothing any more; what it says later is not waited for, and
+// meets nobody.
+func TestADrainThatHangsIsGivenUp(t *testing.T) {
+	r := newRig(t, Config{ChunkBytes: 64, Chunks: 4})
+	d, other := r.allocate(0, workSize, 1), r.allocate(0, workSize, 1)
+	r.driver.Plan(simcuda.Fault{Kind: simcuda.FailCall, Call: simcuda.CallQuery}, simcuda.Fault{Kind: simcuda.SlowCall, Call: simcuda.CallSynchronize, By: 40 * time.Second})
+	p := r.pipe(d, In, 0, 300, pattern(300, 2))
+	r.run(p, d)
+	if p.proven || p.fault == nil || !errors.Is(p.fault.Err, cuda.ErrCopy) || len(r.stage.Residues()) != 1 || r.stage.Residues()[0].Reason != ErrHung {
+		t.Errorf("%v, residues %+v", p.fault, r.stage.Residues())
+	}
+	r.pass(time.Minute)
+	after := r.pipe(other, Out, 0, 300, nil)
+	r.run(after, other)
+	if after.fault != nil || !after.proven {
+		t.Errorf("other memory afterwards: %v", after.fault)
+	}
+	r.lasting = true
+	r.finish()
+	stays(r, 1, false)
+}
+
 // When every chunk of a role is retained, those that wait are told so, and so is whoever comes.
 func TestWhenEveryChunkIsRetainedNobodyWaits(t *testing.T) {
 	r := newRig(t, Config{ChunkBytes: 64, Chunks: 1})
