@@ -1,14 +1,11 @@
 package world
 
 import (
-	"errors"
 	"net/netip"
 	"slices"
 
 	"github.com/orbitte/orbitte"
-	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/lanes/hptcp"
-	"github.com/orbitte/orbitte/netproto"
 	"github.com/orbitte/orbitte/reactor"
 	"github.com/orbitte/orbitte/test/faults"
 )
@@ -144,13 +141,6 @@ func (o *op) patched(data []byte, open []bool) bool {
 		}
 	}
 	return true
-}
-
-// busyStreams explains a refusal for lack of streams: a source that does not know yet that a stream of this requester has
-// ended counts it.
-func busyStreams(err error) bool {
-	var fault *lanes.Fault
-	return errors.As(err, &fault) && fault.Cause == lanes.Refused && fault.Status == netproto.StatusExhausted && fault.Stage == "hello"
 }
 
 // Listen (reactor.Kernel) notes which listener takes data.

@@ -257,7 +257,7 @@ func (r *run) unfounded(s *submission, err error) {
 	switch {
 	case errors.As(err, &full) && full.Used+full.Asked <= full.Limit:
 		r.violate(OracleError, "%v: what fits was refused: %v", s.life, err)
-	case errors.As(err, &fault) && fault.Cause == lanes.Refused && fault.Status == netproto.StatusExhausted && !s.failedOp(err).overRDMA() && !busyStreams(err):
+	case errors.As(err, &fault) && fault.Cause == lanes.Refused && fault.Status == netproto.StatusExhausted && !s.failedOp(err).overRDMA():
 		r.violate(OracleError, "%v: a source refused a payload that its limits admit: %v", s.life, err)
 	}
 }
