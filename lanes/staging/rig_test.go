@@ -101,10 +101,12 @@ func (r *rig) until(what string, done func() bool) {
 	}
 }
 
+// pass lets d pass, and the lane look at the clock.
 func (r *rig) pass(d time.Duration) {
 	r.t.Helper()
 	over := false
-	r.world.Later(d, func() { over = true })
+	letter := &post{do: func() { over = true }}
+	r.world.Later(d, func() { _ = r.lane.Post(&letter.letter, letter) })
 	r.until("passing time", func() bool { return over })
 }
 
