@@ -16,5 +16,5 @@
 //	Request: queued ──▶ running ──▶ succeeded, failed;  queued, posted ahead ──▶ skipped
 //
 // Outside it relies on Linux (sockets, io_uring or epoll, cgroup v1 or v2 for the CPU quota) and on
-// SPEC M, W, T, G, B, N, R, U and L.
+// SPEC M, W, T, H, G, B, N, R, U and L.
 package orbitte

@@ -2,11 +2,11 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log"
-	"math/rand/v2"
 	"time"
 
 	"github.com/orbitte/orbitte"
@@ -34,8 +34,7 @@ func run() error {
 		return err
 	}
 	defer weights.Close()
-	random := rand.NewChaCha8([32]byte{1})
-	random.Read(weights.Bytes())
+	rand.Read(weights.Bytes()) // never fails
 	published, err := source.Register(weights, 0, size, orbitte.RemoteRead, orbitte.OverHPTCP)
 	if err != nil {
 		return err
