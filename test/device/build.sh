@@ -11,7 +11,7 @@ here=$PWD/test/device
 command -v "${CC:-gcc}" >/dev/null 2>&1 || { echo "no-c-compiler: install gcc and libc6-dev"; exit 77; }
 
 mkdir -p "$out"
-rm -f "$out"/*.test "$out"/device "$out"/cuda_copy "$out"/device_tcp "$out"/run
+rm -f "$out"/*.test "$out"/device "$out"/cuda_copy "$out"/run
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 "${CC:-gcc}" -c "$here/start.S" -o "$work/start.o"
@@ -26,10 +26,7 @@ flags="-linkmode=external -extldflags '-nostartfiles $work/start.o' -X main.comm
 
 "$go" test -c -tags netgo,osusergo -trimpath -ldflags "$flags" -o "$out/libcuda.test" ./cuda/libcuda
 "$go" build -tags netgo,osusergo -trimpath -ldflags "$flags" -o "$out/device" ./test/device
-for program in examples/cuda_copy test/device_tcp; do
-    [ -d "$program" ] || continue
-    "$go" build -tags netgo,osusergo -trimpath -ldflags "$flags" -o "$out/$(basename "$program")" "./$program"
-done
+"$go" build -tags netgo,osusergo -trimpath -ldflags "$flags" -o "$out/cuda_copy" ./examples/cuda_copy
 cp "$here/gpu.sh" "$out/run"
 chmod 755 "$out/run"
 

@@ -2,7 +2,7 @@
 // it stands in one folder (bin/gpu, built by make gpu), and writes gpu.json and gpu.txt.
 //
 //	device [-out folder] [-limit 7m] [-driver libcuda.so.1] [part ...]   the gate, or some of its parts
-//	device probe|bandwidth [flags]                                       a part that is in this program
+//	device probe|pair|bandwidth [flags]                                  a part that is in this program
 //
 // It owns the parts' processes: each has its time, after which it is told to show its stacks and then ended with
 // everything that it started. What a part measures and prints it hands to the gate, which owns both result files.

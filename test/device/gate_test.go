@@ -160,6 +160,25 @@ func TestTheTableIsMeasuredOnTheStandInDriver(t *testing.T) {
 	}
 }
 
+func TestTheTwoRolesAreTwoProcessesAndBothHaveToEndWell(t *testing.T) {
+	const source = "trap 'echo given back; exit %STATUS%' INT; echo cuda_copy peer 127.0.0.1:1 e; while :; do sleep 0.05; done"
+	program := func(status, peer string) string {
+		return script(t, "copy", "if [ $1 = source ]; then "+strings.ReplaceAll(source, "%STATUS%", status)+"; fi\n"+peer)
+	}
+	for _, row := range []struct{ program, want string }{
+		{program("0", `[ "$*" = "peer 127.0.0.1:1 e 1" ]`), ""},
+		{program("0", "exit 5"), "the peer: exit status 5"},
+		{program("6", "exit 0"), "the source: exit status 6"},
+		{script(t, "silent", "exit 0"), "before it published"},
+		{script(t, "odd", "echo hello; exit 0"), "no peer's command"},
+	} {
+		err := roles(row.program, "1")
+		if (err == nil) != (row.want == "") || err != nil && !strings.Contains(err.Error(), row.want) {
+			t.Errorf("want %q: %v", row.want, err)
+		}
+	}
+}
+
 func TestAMedianIsTheMiddleOfWhatWasMeasured(t *testing.T) {
 	m := measured{query: []float64{10, 30, 20}, signal: []float64{1, 3, 2}, staged: []float64{20, 40, 80}}
 	if c := m.cell("x", 1e6); c.Query != 20 || c.Signal != 2 || c.Staged != 40 || c.Plain != 50 || c.Engine != 25 || c.Ratio != 0.5 || c.Rounds != 3 {

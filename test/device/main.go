@@ -18,6 +18,8 @@ func main() {
 	switch name {
 	case "probe":
 		os.Exit(leave(probe(args[1:])))
+	case "pair":
+		os.Exit(leave(pair(args[1:])))
 	case "bandwidth":
 		os.Exit(leave(bandwidth(args[1:])))
 	}

@@ -29,7 +29,7 @@ var parts = []part{
 		args:  []string{"-test.run=^TestTheRealDriverConforms$", "-test.v", "-test.timeout=115s"},
 		limit: 2 * time.Minute, test: "TestTheRealDriverConforms"},
 	{name: "cuda_copy", what: "examples/cuda_copy: unaligned sizes, several callers, guard bytes", program: "cuda_copy", limit: 50 * time.Second},
-	{name: "device_tcp", what: "device to device over TCP between two processes", program: "device_tcp", limit: 70 * time.Second},
+	{name: "device_tcp", what: "device to device over TCP between two processes", args: []string{"pair"}, limit: 70 * time.Second},
 	{name: "bandwidth", what: "staged transfers beside plain pinned copies of the same sizes", args: []string{"bandwidth"}, limit: 2*time.Minute + 20*time.Second},
 }
 
