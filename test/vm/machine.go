@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"debug/elf"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -203,7 +204,7 @@ func (m *machine) initrd(node int) (*os.File, error) {
 		if _, err := file.Write(modules); err != nil {
 			return err
 		}
-		program, err := os.ReadFile(m.Init)
+		program, err := firstProgram(m.Init)
 		if err != nil {
 			return err
 		}
@@ -325,4 +326,22 @@ func hiddenIn(path, share string) string {
 		}
 	}
 	return ""
+}
+
+// firstProgram reads the guest's first program, which needs no other file there: a kernel only says "No working init found".
+func firstProgram(name string) ([]byte, error) {
+	program, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	f, err := elf.NewFile(bytes.NewReader(program))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP {
+			return nil, fmt.Errorf("%s needs the C library, which the guest does not have when it starts; build it with CGO_ENABLED=0", name)
+		}
+	}
+	return program, nil
 }

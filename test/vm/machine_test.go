@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -171,5 +172,24 @@ func TestCommandsEndWithAStatusAsInAShell(t *testing.T) {
 	var wire bytes.Buffer
 	if status := runCommand(orders{Dir: t.TempDir(), Args: []string{"no-such-program"}}, &sender{to: &wire}); status != 127 {
 		t.Errorf("a program that is not there: status %d", status)
+	}
+}
+
+// The guest's first program must not need the C library: the kernel would say no more than that there is no working init.
+func TestFirstProgramNeedsNoOther(t *testing.T) {
+	static := filepath.Join(t.TempDir(), "static")
+	build := exec.Command("go", "build", "-o", static, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if _, err := firstProgram(static); err != nil {
+		t.Error(err)
+	}
+	if _, err := firstProgram("/bin/sh"); err == nil || !strings.Contains(err.Error(), "CGO_ENABLED=0") {
+		t.Errorf("a program with a loader: %v", err)
+	}
+	if _, err := firstProgram("machine_test.go"); err == nil {
+		t.Error("a text is taken for a program")
 	}
 }
