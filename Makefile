@@ -63,7 +63,7 @@ sim: ## 10,000 seeds of the simulated world (SEEDS=n); SEED=n shows one (TURNS=k
 planted: ## plant each known mistake into a copy of the engine; the simulated world must find it; PLANT=name tries one, go run ./test/world/planted list shows them
 	PLANT=$(PLANT) $(GO) test -tags planted -count=1 -v -timeout 20m -parallel $(PLANTJOBS) ./test/world/planted
 
-perf: ## measure against a raw loop in the same run; PERFARGS are passed on
+perf: ## measure beside raw loops, gnet, grpc-go, iperf3, UCX, libfabric in one run; PERFARGS=check judges the targets in a minute, PERFARGS="-out F" writes F.jsonl and F.html
 	$(GO) run ./perf/orbitbench $(PERFARGS)
 
 fleet: ## what a request costs against peers, regions, batch size and engines, and 1,000 engines with every byte checked; FLEETARGS are passed on

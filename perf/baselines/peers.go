@@ -2,6 +2,7 @@ package baselines
 
 import (
 	"context"
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,6 +29,18 @@ func BuildPeers(ctx context.Context, into string) (string, error) {
 		return "", Absent("perf/peers could not be built: %s", lastLine(string(text)))
 	}
 	return path, nil
+}
+
+// PeersModules are the modules that results name, by their usual names.
+var PeersModules = map[string]string{"gnet": "github.com/panjf2000/gnet/v2", "grpc-go": "google.golang.org/grpc"}
+
+// PeersVersions asks the program which modules it was built with.
+func PeersVersions(path string) map[string]string {
+	found := map[string]string{}
+	if out, err := exec.Command(path, "version").Output(); err == nil {
+		_ = json.Unmarshal(out, &found) // nothing found is shown as such
+	}
+	return found
 }
 
 // GRPCAsk is a question to the client of grpc-go, and GRPCAnswer what it took.

@@ -58,7 +58,15 @@ func newBench(kernel string) (*bench, error) {
 	}
 	ownPattern.fill(b.memory.Bytes()[:filledBytes], 0)
 	b.filled = filledBytes
-	return b, b.calibrate()
+	if err := b.calibrate(); err != nil {
+		return b, err
+	}
+	p, err := b.pair(options{kernel: kernel}.standard())
+	if err != nil {
+		return b, err
+	}
+	b.used = p.engine.Stats().Kernel
+	return b, b.release(func(*pair) bool { return true })
 }
 
 func (b *bench) calibrate() error {
@@ -142,7 +150,6 @@ func (b *bench) pair(s Setup) (*pair, error) {
 		return nil, err
 	}
 	b.pairs[s] = p
-	b.used = p.engine.Stats().Kernel
 	if _, err := p.engine.Register(b.memory, 0, memoryBytes, orbitte.LocalOnly); err != nil {
 		return nil, err
 	}

@@ -133,7 +133,6 @@ func (f *flags) measure(check bool) error {
 	if ctx.Err() != nil {
 		fmt.Fprintln(os.Stderr, "interrupted: what was measured until then is written")
 	}
-	o.run.Machine.Kernel = b.used
 	return errors.Join(err, o.finish(b))
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/orbitte/orbitte/perf/baselines"
 	"github.com/orbitte/orbitte/perf/figures"
 )
 
@@ -35,12 +36,16 @@ func newOutput(path string) (*output, error) {
 
 // note writes the head, once it is known what is there.
 func (o *output) note(b *bench, peersErr error) {
-	for _, name := range []string{"gnet", "grpc-go"} {
-		if o.run.Machine.Peers[name] = "perf/peers/go.mod"; peersErr != nil {
+	versions := map[string]string{}
+	if peersErr == nil {
+		versions = baselines.PeersVersions(b.peers.path)
+	}
+	for name, module := range baselines.PeersModules {
+		if o.run.Machine.Peers[name] = versions[module]; peersErr != nil {
 			o.run.Machine.Peers[name] = peersErr.Error()
 		}
 	}
-	o.run.Machine.Kernel = b.kernel
+	o.run.Machine.Kernel = b.used
 	if o.file != nil {
 		if err := figures.WriteMachine(o.file, &o.run.Machine); err != nil {
 			fmt.Fprintln(os.Stderr, "orbitbench:", err)

@@ -2,14 +2,17 @@ package main
 
 import (
 	"context"
+	"os"
 	"slices"
 	"time"
 
 	"github.com/orbitte/orbitte"
 	"github.com/orbitte/orbitte/perf/figures"
+	"github.com/orbitte/orbitte/perf/meter"
 )
 
-// registerRounds registers so many ranges and ends them again, so many times over, and tells the time of each round.
+// registerRounds registers so many ranges and ends them again, so many times over, and tells the processor time of each
+// round: what others do on the machine does not count.
 func registerRounds(ctx context.Context, b *bench, setup Setup, ranges, rounds int) ([]time.Duration, error) {
 	p, err := b.pair(setup)
 	if err != nil {
@@ -22,13 +25,13 @@ func registerRounds(ctx context.Context, b *bench, setup Setup, ranges, rounds i
 	}
 	var times []time.Duration
 	for range rounds {
-		start := time.Now()
+		start := meter.CPUSeconds(os.Getpid())
 		for part := range slices.Chunk(list, registeredAtOnce) {
 			if err := registerOnce(ctx, p.engine, part); err != nil {
 				return nil, err
 			}
 		}
-		times = append(times, time.Since(start))
+		times = append(times, time.Duration((meter.CPUSeconds(os.Getpid())-start)*1e9))
 	}
 	return times, nil
 }
@@ -65,7 +68,7 @@ func lastOverThird(times []time.Duration) float64 {
 func registerSubject(setup Setup, ranges, rounds int) subject {
 	return subject{
 		name: setup.name(), unit: "last/third", axes: figures.Axes{Batch: ranges, Progress: setup.Progress, Kernel: setup.Kernel},
-		note: "an operation is one range registered and unregistered",
+		note: "an operation is one range registered and unregistered; latencies are processor time of a round",
 		measure: func(ctx context.Context, b *bench, _ int) (s figures.Sample, err error) {
 			var times []time.Duration
 			err = alone(&s, func() error {

@@ -16,8 +16,9 @@ type runner struct {
 	window   time.Duration // what a sample should take
 	progress *progress
 	emit     func(group string, cells []*figures.Cell) error
-	// limit ends the rounds of a group early, but not before the third; 0: none.
+	// limit ends the rounds of a group early, but not before the least number of them; 0: none.
 	limit time.Duration
+	least int
 }
 
 // entry is a subject with its samples.
@@ -60,7 +61,7 @@ func (r *runner) measure(ctx context.Context, g group, where string) []*entry {
 		if round == 0 && g.cold {
 			continue
 		}
-		if r.limit > 0 && round > leastRounds && time.Since(start) > r.limit {
+		if r.limit > 0 && round > r.least && time.Since(start) > r.limit {
 			break
 		}
 		for k := range entries { // each round begins with another one, so that nobody is always first
@@ -74,8 +75,6 @@ func (r *runner) measure(ctx context.Context, g group, where string) []*entry {
 	}
 	return entries
 }
-
-const leastRounds = 3
 
 // sample makes one; round 0 warms up and says how many operations fill the window.
 func (r *runner) sample(ctx context.Context, g group, e *entry, round int) {

@@ -4,6 +4,7 @@
 //	peers gnet           serves the commands of perf/baselines; prints its address
 //	peers grpc           serves blocks over gRPC; prints its address
 //	peers grpc-client A  calls the server at A as lines of JSON ask it to
+//	peers version        prints the modules that were built in
 //
 // It owns its sockets, and ends with its standard input. It imports perf/baselines for the commands.
 //
