@@ -137,7 +137,7 @@ func TestOwnSegmentCopiesDeviceMemory(t *testing.T) {
 		at, where *Memory
 		path      string
 	}{{Write, host, first, "local copy, device and host"}, {Write, first, second, "local copy, device to device"},
-		{Read, first, second, "local copy, device to device"}, {Read, back, second, "local copy, device and host"}} {
+		{Read, first, second, "local copy, device to device"}, {Read, back, second, "local copy, device and host"}, {Write, second, back, "local copy, device and host"}} {
 		report, err := e.SubmitAndWait(soon(t), []Request{{Operation: x.op, Segment: own, Local: x.at.Address() + 3, Remote: x.where.Address() + 3, Length: 10<<10 - 7}})
 		must(t, err)
 		if report.Path != x.path {

@@ -54,7 +54,7 @@ type Effect = lanes.Effect
 const (
 	EffectNone     = lanes.EffectNone     // not one byte was changed
 	EffectComplete = lanes.EffectComplete // every byte is in place
-	EffectPartial  = lanes.EffectPartial  // some bytes may have been changed (Direct placement, RDMA with HostDirect, HP-TCP)
+	EffectPartial  = lanes.EffectPartial  // some bytes may have been changed (Direct placement, RDMA with HostDirect, HP-TCP, memory on a GPU)
 	EffectUnknown  = lanes.EffectUnknown  // changed or not, and this side cannot tell
 )
 
