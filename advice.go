@@ -97,11 +97,11 @@ var situations = map[situation]map[error]advice{
 		ErrUnavailable: {"nothing was allocated or adopted, and no host memory was taken in its place", "run `orbitte devices`, which says what is there and what is missing"},
 		ErrInvalid:     {"nothing was allocated or adopted", "correct the argument; memory of the host is allocated with Allocate or AllocatePinnedHost, or adopted with Adopt or AdoptPointer"},
 		ErrExhausted:   {"nothing was allocated", "free memory of the GPU, here or in other processes (nvidia-smi shows them), or ask for less"},
-		ErrUnquiesced:  {"nothing was allocated or adopted; the driver did not take back what was begun, which stays", "look at RetainedResources; only the end of the process frees it"},
+		ErrUnquiesced:  {"nothing was allocated or adopted; the driver did not take back what was begun, which stays", "look at RetainedByCUDA; only the end of the process frees it"},
 		ErrSystem:      {"nothing was allocated or adopted", "see the driver's error; nvidia-smi and the kernel's log (NVRM, Xid) say more"},
 	},
 	freeing: {
-		ErrUnquiesced: {"the handle is closed; the driver refused to end the memory, and is not asked again", "nothing; it is listed by cuda.RetainedResources, and the end of the process frees it"},
+		ErrUnquiesced: {"the handle is closed; the driver refused to end the memory, and is not asked again", "nothing; it is listed by RetainedByCUDA, and the end of the process frees it"},
 	},
 	copying: {
 		ErrUnquiesced: {"a copy from or to a GPU is not proven ended: memory, chunk and stream of it stay, and are charged", "do not reuse that memory; look at RetainedResources; only the end of the process frees it"},

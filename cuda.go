@@ -120,8 +120,9 @@ func (e *Engine) closeStages(ctx context.Context) error {
 		ends := newCountdown(len(e.runners), func() { close(done) })
 		for i, r := range e.runners {
 			x := &call{done: make(chan struct{}), do: func() { p.stages[i].Close(ends.one) }}
-			if r.lane.Post(&x.letter, x) != nil {
-				ends.one() // the lane has ended; what its stage holds is retained, and listed
+			if r.lane.Post(&x.letter, x) != nil { // the lane has ended
+				p.stages[i].Abandon()
+				ends.one()
 			}
 		}
 	}
