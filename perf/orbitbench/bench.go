@@ -58,15 +58,24 @@ func newBench(kernel string) (*bench, error) {
 	}
 	ownPattern.fill(b.memory.Bytes()[:filledBytes], 0)
 	b.filled = filledBytes
-	if err := b.calibrate(); err != nil {
-		return b, err
+	if err := b.prepare(); err != nil {
+		b.close()
+		return nil, err
 	}
-	p, err := b.pair(options{kernel: kernel}.standard())
+	return b, nil
+}
+
+// prepare learns what the questions themselves cost, and opens a pair once: its kernel is what the results name.
+func (b *bench) prepare() error {
+	if err := b.calibrate(); err != nil {
+		return err
+	}
+	p, err := b.pair(options{kernel: b.kernel}.standard())
 	if err != nil {
-		return b, err
+		return err
 	}
 	b.used = p.engine.Stats().Kernel
-	return b, b.release(func(*pair) bool { return true })
+	return b.release(func(*pair) bool { return true })
 }
 
 func (b *bench) calibrate() error {
