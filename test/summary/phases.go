@@ -217,8 +217,8 @@ func (r *runner) vm(name string) {
 		return
 	}
 	args := []string{"./" + program, "gate"}
-	if !r.named { // the engine's own parts take minutes more, and want a machine to themselves: make vm
-		args = append(args, "-part", "machine,verbs,verbs-6.1")
+	if !r.named { // figures want a machine to themselves: make vm
+		args = append(args, "-part", "machine,verbs,verbs-6.1,engine,hosts")
 	}
 	r.gate(name, command{args: args})
 }
