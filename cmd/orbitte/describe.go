@@ -35,6 +35,7 @@ type regionView struct {
 	Address    uint64 `json:"address"`
 	Length     uint64 `json:"length"`
 	Permission string `json:"permission"`
+	Memory     string `json:"memory"` // "host", or "cuda:1" for the peer's GPU 1
 }
 
 func describe(ctx context.Context, c *console, args []string) (err error) {
@@ -61,7 +62,7 @@ func describe(ctx context.Context, c *console, args []string) (err error) {
 	}
 	d := described{Endpoint: p.segment.Endpoint(), Epoch: p.segment.Epoch().String(), TransferBytesMax: p.segment.TransferBytesMax(), Regions: []regionView{}}
 	for _, r := range p.segment.Regions() {
-		d.Regions = append(d.Regions, regionView{r.ID, r.Address, r.Length, r.Permission.String()})
+		d.Regions = append(d.Regions, regionView{r.ID, r.Address, r.Length, r.Permission.String(), memoryOf(&r)})
 	}
 	if p.manifest != nil {
 		d.Files = p.manifest.Files
@@ -74,14 +75,22 @@ func describe(ctx context.Context, c *console, args []string) (err error) {
 	return err
 }
 
+// memoryOf says where a peer's bytes are.
+func memoryOf(r *orbitte.Region) string {
+	if r.GPU < 0 {
+		return r.Type.String()
+	}
+	return fmt.Sprintf("%v:%d", r.Type, r.GPU)
+}
+
 func (d *described) text() string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "endpoint         %s\nepoch            %s\nlargest request  %d bytes\n\n", d.Endpoint, d.Epoch, d.TransferBytesMax)
-	rows := [][]string{{"region", "address", "bytes", "permission"}}
+	rows := [][]string{{"region", "address", "bytes", "permission", "memory"}}
 	ids := map[uint64]uint64{}
 	for _, r := range d.Regions {
 		ids[r.Address] = r.ID
-		rows = append(rows, []string{strconv.FormatUint(r.ID, 10), fmt.Sprintf("%#x", r.Address), strconv.FormatUint(r.Length, 10), r.Permission})
+		rows = append(rows, []string{strconv.FormatUint(r.ID, 10), fmt.Sprintf("%#x", r.Address), strconv.FormatUint(r.Length, 10), r.Permission, r.Memory})
 	}
 	text.WriteString(table(rows))
 	if d.Files == nil {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"github.com/orbitte/orbitte"
 	"github.com/orbitte/orbitte/cuda"
 	"github.com/orbitte/orbitte/cuda/libcuda"
 	"github.com/orbitte/orbitte/verbs"
@@ -97,6 +98,14 @@ func TestDevicesSaysWhyThereIsNoGPU(t *testing.T) {
 		status, _, remarks := devicesRun()
 		if status != exitFailed || !strings.Contains(remarks, want) || !strings.Contains(remarks, errNoCUDA.Error()) || !strings.Contains(remarks, "rdma link add") {
 			t.Errorf("status %d, no %q in %s", status, want, remarks)
+		}
+	}
+}
+
+func TestDescribeNamesTheGPUOfARegion(t *testing.T) {
+	for want, r := range map[string]orbitte.Region{"host": {GPU: -1}, "cuda:1": {Type: orbitte.MemoryCUDA, GPU: 1}, "cuda": {Type: orbitte.MemoryCUDA, GPU: -1}} {
+		if got := memoryOf(&r); got != want {
+			t.Errorf("%+v is %q, want %q", r, got, want)
 		}
 	}
 }
