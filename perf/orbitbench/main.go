@@ -110,10 +110,12 @@ func (f *flags) measure(check bool) error {
 		return err
 	}
 	defer stopProfile()
+	machine := thisMachine() // before a result is written over, which would count as a change
 	o, err := newOutput(f.out)
 	if err != nil {
 		return err
 	}
+	o.run.Machine = machine
 	p := &progress{to: os.Stderr, terminal: isTerminal(os.Stderr), start: time.Now()}
 	b, err := newBench(f.kernel)
 	if err != nil {
@@ -121,7 +123,6 @@ func (f *flags) measure(check bool) error {
 	}
 	defer b.close()
 	b.peers.path = f.peers
-	o.run.Machine = thisMachine()
 	p.show("building gnet and grpc-go (perf/peers)")
 	o.note(b, b.peers.build(ctx))
 	if check {
