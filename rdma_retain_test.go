@@ -12,7 +12,7 @@ import (
 // proves G-8, G-9, R-17, R-18
 func TestATransferWhoseEndNoDeviceProvesIsUnquiescedAndKeepsEverything(t *testing.T) {
 	s := newRDMASim(t, 140, simverbs.Hardware)
-	keepsOnPurpose(t, 6) // the user's memory, messages on each device, buffers of the lane
+	keepsOnPurpose(t, 7) // the user's memory, messages on each device, buffers of the lane
 	s.deliberate["requester"] = true
 	source := s.rdmaEngine(s.native("source", hostA), hostA, Config{})
 	remote := allocated(t, 1<<20)
