@@ -25,9 +25,10 @@ const (
 	CapabilitySHM           Capability = 1 << 5 // an SHM trailer follows the registration profiles
 	CapabilityMNNVL         Capability = 1 << 6 // an MNNVL trailer follows the SHM trailer, if any
 	CapabilityGPUDirect     Capability = 1 << 7 // registers published GPU ranges directly; needs CapabilityRDMA
+	CapabilityPins          Capability = 1 << 8 // serves operations 68 to 70 (C-8)
 
 	capabilityTrailers = CapabilityRDMA | CapabilitySHM | CapabilityMNNVL | CapabilityHPTCP
-	capabilityKnown    = CapabilityGPUDirect<<1 - 1
+	capabilityKnown    = CapabilityPins<<1 - 1
 )
 
 // Capabilities says what a source serves. It grants nothing.
@@ -67,7 +68,7 @@ func decodeCapabilities(b []byte) (Capabilities, error) {
 func (c Capabilities) check() error {
 	switch {
 	case c.Bits&^capabilityKnown != 0:
-		return refuse(descriptorFrame, "capability bits", uint64(c.Bits), "no bit above 7")
+		return refuse(descriptorFrame, "capability bits", uint64(c.Bits), "no bit above 8")
 	case c.Has(CapabilityGPUDirect) && !c.Has(CapabilityRDMA):
 		return refuse(descriptorFrame, "capability bits", uint64(c.Bits), "bit 1 (RDMA) beside bit 7 (direct GPU ranges)")
 	}

@@ -29,7 +29,7 @@ func seeded(t *testing.T) {
 func TestNumbersAndNamesAreThoseOfTheContract(t *testing.T) {
 	for code := range 256 {
 		op, s, p := Operation(code), Status(code), Permission(code)
-		if known := code <= 7 || code == 22 || code >= 64 && code <= 67; op.Known() != known || strings.Contains(op.String(), "unknown") == known {
+		if known := code <= 7 || code == 22 || code >= 64 && code <= 70; op.Known() != known || strings.Contains(op.String(), "unknown") == known {
 			t.Errorf("operation %d: known %v, %q", code, op.Known(), op)
 		}
 		if op.RDMA() != (code >= 4 && code <= 7 || code >= 64 && code <= 67) || op.Notifies() != (code == 3 || code == 22) {

@@ -47,6 +47,9 @@ var goldenRequests = map[string]Request{
 	"request-rdma-done":         {OperationRDMADone, goldenEpoch, 0, 0, ParentSize},
 	"request-rdma-abandon":      {OperationRDMAAbandon, goldenEpoch, 0, 0, ParentSize},
 	"request-rdma-disconnect":   {OperationRDMADisconnect, goldenEpoch, 0, 0, DisconnectSize},
+	"request-pin":               {OperationPin, goldenEpoch, 7, goldenOffset, 5 << 20},
+	"request-delegate":          {OperationDelegate, goldenEpoch, 0, 0, DelegateHeadSize + 2*DelegateCopySize},
+	"request-unpin":             {OperationUnpin, goldenEpoch, 0, 0, PinNameSize},
 	"request-control-notify":    Notification{}.Request(OperationControlNotify, goldenEpoch),
 }
 
@@ -123,6 +126,10 @@ var goldenDescriptors = map[string]*Descriptor{
 		Capabilities: goldenCapabilities(CapabilityHPTCP),
 		Regions:      []Region{{ID: 3, Base: goldenBase, Length: 4096, Permission: ReadWrite, Flags: RegionHPTCP}},
 		HPTCP:        &HPTCPEndpoint{FamilyIPv6, 40001, 16, 256 << 10, 16 << 20},
+	},
+	"descriptor-pins": {
+		Capabilities: goldenCapabilities(CapabilityPins),
+		Regions:      []Region{{ID: 3, Base: goldenGPU, Length: 4096, Permission: ReadWrite, Memory: MemoryCUDA}},
 	},
 	"descriptor-all": {
 		Capabilities: Capabilities{Bits: 0xff, TransferBytesMax: 64 << 20},
@@ -306,7 +313,7 @@ func TestGoldenVectorsOfDescriptors(t *testing.T) {
 // proves W-16
 func TestGoldenIndependentCheck(t *testing.T) {
 	tables, err := filepath.Glob(filepath.Join(goldenFolder, "*.fields"))
-	if err != nil || len(tables) < 43 {
+	if err != nil || len(tables) < 61 {
 		t.Fatalf("%d tables, %v; want one for every frame", len(tables), err)
 	}
 	vectors, _ := filepath.Glob(filepath.Join(goldenFolder, "*.hex"))

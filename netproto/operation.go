@@ -20,11 +20,14 @@ const (
 	OperationRDMADone        Operation = 65 // the requester is done with all grants of one parent
 	OperationRDMAAbandon     Operation = 66 // the requester gives up all grants of one parent
 	OperationRDMADisconnect  Operation = 67 // the end of an RDMA connection
+	OperationPin             Operation = 68 // slots of the source's staging memory for one device range (C-8)
+	OperationDelegate        Operation = 69 // copies between slots and the device range
+	OperationUnpin           Operation = 70 // the end of a pin, answered when its copies have ended
 )
 
 // Known reports whether version 19 defines the operation.
 func (o Operation) Known() bool {
-	return o <= OperationRDMAWriteSliced || o == OperationControlNotify || o.connects()
+	return o <= OperationRDMAWriteSliced || o == OperationControlNotify || o.connects() || o.pins()
 }
 
 // Notifies reports whether the request carries a notification (W-13).
@@ -44,7 +47,7 @@ func (o Operation) Grants() bool {
 // Ends reports whether the operation only ends what an earlier one has begun at the source: a source that is closing
 // serves it all the same, since it waits for that end.
 func (o Operation) Ends() bool {
-	return o == OperationRDMADone || o == OperationRDMAAbandon || o == OperationRDMADisconnect
+	return o == OperationRDMADone || o == OperationRDMAAbandon || o == OperationRDMADisconnect || o == OperationUnpin
 }
 
 // connects reports whether the operation is about connections or granted parents. Its request has the size
@@ -52,6 +55,9 @@ func (o Operation) Ends() bool {
 func (o Operation) connects() bool {
 	return o >= OperationRDMAConnect && o <= OperationRDMADisconnect
 }
+
+// pins reports whether the operation is about remote staging; a body stands directly behind its request.
+func (o Operation) pins() bool { return o >= OperationPin && o <= OperationUnpin }
 
 // sliced reports whether the operation may ask for more than one grant.
 func (o Operation) sliced() bool {
@@ -87,6 +93,12 @@ func (o Operation) String() string {
 		return "RDMA abandon"
 	case OperationRDMADisconnect:
 		return "RDMA disconnect"
+	case OperationPin:
+		return "pin"
+	case OperationDelegate:
+		return "delegate"
+	case OperationUnpin:
+		return "unpin"
 	}
 	return fmt.Sprintf("unknown operation %d", uint8(o))
 }

@@ -46,7 +46,7 @@ func DecodeRequest(b []byte) (Request, error) {
 }
 
 func refuseOperation(op Operation) *FrameError {
-	return refuse(requestFrame, "operation", uint64(op), "0 to 7, 22 or 64 to 67")
+	return refuse(requestFrame, "operation", uint64(op), "0 to 7, 22 or 64 to 70")
 }
 
 // Check tells whether the fields fit the operation, as far as that can be known without the source's
@@ -56,7 +56,8 @@ func refuseOperation(op Operation) *FrameError {
 //   - describe with a non-zero region, offset or length (W-12): protocol error
 //   - notification with a non-zero region (W-13): protocol error; lengths whose sum overflows: invalid
 //     range; a sum above NotificationBytesMax: exhausted
-//   - connect, done, abandon and disconnect with a region, an offset or a length that is no body's: protocol error
+//   - pin of nothing: invalid range
+//   - connect, done, abandon, disconnect, delegate and unpin with a region, an offset or a length that is no body's: protocol error
 //   - transfer with region zero: unknown region, as IDs start at one; a range that overflows: invalid
 //     range; a TCP payload above PayloadBytesMax: exhausted
 func (r Request) Check() error {
@@ -67,7 +68,9 @@ func (r Request) Check() error {
 		return r.checkDescribe()
 	case r.Operation.Notifies():
 		return r.checkNotify()
-	case r.Operation.connects():
+	case r.Operation == OperationPin && r.Length == 0:
+		return refuse(requestFrame, "length", 0, "1 or more bytes to be staged").with(StatusInvalidRange)
+	case r.Operation.connects(), r.Operation.pins() && r.Operation != OperationPin:
 		return r.checkBody()
 	}
 	return r.checkTransfer()
@@ -85,13 +88,17 @@ func (r Request) checkBody() error {
 	return nil
 }
 
-// bodySizes are the smallest and the largest body of an operation about connections.
+// bodySizes are the smallest and the largest body of an operation whose request says how long it is.
 func bodySizes(o Operation) (low, high uint64) {
 	switch o {
 	case OperationRDMAConnect:
 		return ConnectionHeadSize + ConnectionPairSize, ConnectionSizeMax
 	case OperationRDMADisconnect:
 		return DisconnectSize, DisconnectSize
+	case OperationDelegate:
+		return DelegateHeadSize + DelegateCopySize, DelegateSizeMax
+	case OperationUnpin:
+		return PinNameSize, PinNameSize
 	}
 	return ParentSize, ParentSize
 }
@@ -102,7 +109,9 @@ func (r Request) BodyHeadSize() int {
 	switch {
 	case r.Operation.Grants():
 		return GrantHeadSize
-	case r.Operation.connects():
+	case r.Operation == OperationPin:
+		return PinSize
+	case r.Operation.connects(), r.Operation.pins():
 		return int(r.Length)
 	}
 	return 0
