@@ -35,14 +35,15 @@ type chunk struct {
 	flow    *Flow
 	offset  uint64 // of its part in the flow's range
 	n       uint64
-	pending cuda.Pending    // the copy, from its start to its proven end
-	since   reactor.Instant // when it was started
-	failure error           // what its event said
-	next    *chunk          // in one of the stage's lists
-	letter  reactor.Letter  // to the cold loop and back, for a drain
-	drained error           // what the cold loop says
-	away    bool            // true exactly while the cold loop drains it
-	forlorn bool            // true exactly when nobody waits for the cold loop any more
+	pending cuda.Pending           // the copy, from its start to its proven end
+	since   reactor.Instant        // when it was started
+	failure error                  // what its event said
+	next    *chunk                 // in one of the stage's lists
+	letter  reactor.Letter         // to the cold loop and back, for a drain
+	drained error                  // what the cold loop says
+	away    bool                   // true exactly while the cold loop drains it
+	forlorn bool                   // true exactly when nobody waits for the cold loop any more
+	lent    *segments.Registration // of a slot: its range, which no tracker of the engine lists
 }
 
 // part is what the flow has of it.

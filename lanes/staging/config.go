@@ -42,12 +42,15 @@ const (
 	Requester Role = iota
 	// Source stages for transfers that peers asked for.
 	Source
+	// Lent has the slots: chunks that peers direct for longer than one copy (SPEC C-8). They are nobody else's, so that
+	// a slow peer keeps no transfer waiting.
+	Lent
 	// Devices has no chunks, but places for copies that need none: from device to device, and to and from pinned memory.
 	Devices
 	roles
 )
 
-var roleNames = [...]string{"requester", "source", "chunkless"}
+var roleNames = [...]string{"requester", "source", "lent", "chunkless"}
 
 func (r Role) String() string { return roleNames[r] }
 
@@ -78,7 +81,9 @@ type Config struct {
 	ChunkBytes uint64
 	// Chunks is how many chunks each lane has in each role; 0: ChunksDefault.
 	Chunks int
-	// Budget is charged with the pinned bytes of each lane: 2 × Chunks × ChunkBytes, from the first Prepare on.
+	// Slots is how many chunks each lane has for peers to direct; 0: none.
+	Slots int
+	// Budget is charged with the pinned bytes of each lane: (2 × Chunks + Slots) × ChunkBytes, from the first Prepare on.
 	Budget *budgets.Budget
 	// Cold runs what may block in the driver.
 	Cold Cold
@@ -96,7 +101,15 @@ func (c *Config) complete() {
 // LaneBytes is how many pinned bytes each lane takes.
 func (c Config) LaneBytes() uint64 {
 	c.complete()
-	return 2 * uint64(c.Chunks) * c.ChunkBytes
+	return (2*uint64(c.Chunks) + uint64(c.Slots)) * c.ChunkBytes
+}
+
+// chunks is how many chunks a role has.
+func (c *Config) chunks(r Role) int {
+	if r == Lent {
+		return c.Slots
+	}
+	return c.Chunks
 }
 
 // Memory is the device memory that flows copy from and to, under a name for rooms that know nothing else of CUDA.
@@ -157,8 +170,8 @@ func (e *DeviceLost) Unwrap() error { return e.Err }
 // Stats is a reading of one stage's counts. Any goroutine.
 type Stats struct {
 	PinnedBytes  uint64 // of this lane's chunks, retained ones included
-	Chunks       int64  // of both roles, retained ones included
-	InUse        int64  // lent to flows, retained ones included
+	Chunks       int64  // of all roles, retained ones included
+	InUse        int64  // lent to flows and peers, retained ones included
 	Waiting      int64  // flows that wait for their first chunk
 	Flying       int64  // copies started and not confirmed
 	Retained     int64  // entries of Residues

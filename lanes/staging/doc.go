@@ -16,7 +16,8 @@
 //	chunk: room ──▶ (stalled) ──▶ flying ──event──▶ ready ──▶ room
 //	                                └─event failed─▶ doubtful ──drained──▶ ready
 //	                                                    └──no proof──▶ kept
-//	Stage: made ──Prepare──▶ prepared ──Close──▶ closing ──flows ended──▶ closed
+//	slot:  free ──Lend──▶ lent ──Return──▶ free;  lent ──Lose──▶ retained
+//	Stage: made ──Prepare──▶ prepared ──Close──▶ closing ──flows ended, slots back──▶ closed
 //
 // It relies on SPEC C-3 to C-5 and G-9; on an event being complete only when the copy before it is; and on this order,
 // which makes a pool of one chunk enough: a requester's flow begins when its source has answered, a source's when its

@@ -185,7 +185,7 @@ func stays(r *rig, unproven int, lost bool) {
 		r.t.Errorf("left: %+v, charged %d", got, r.pinned.Used())
 	}
 	for role := range Devices {
-		if kept := r.stage.config.Chunks - r.stage.pools[role].whole; got.PinnedBytes < uint64(kept)*r.stage.config.ChunkBytes {
+		if kept := r.stage.config.chunks(role) - r.stage.pools[role].whole; got.PinnedBytes < uint64(kept)*r.stage.config.ChunkBytes {
 			r.t.Errorf("%d chunks are retained and charged is %d", kept, got.PinnedBytes)
 		}
 	}

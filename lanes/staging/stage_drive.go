@@ -25,6 +25,7 @@ type Stage struct {
 	pools    [roles]pool
 	places   [acrossMax]chunk
 	flows    int
+	lent     int      // slots
 	flying   list     // copies under way, in the order of their start
 	stalled  list     // copies that wait for a place on their memory's stream
 	landed   []*chunk // of the look at hand

@@ -9,10 +9,12 @@ import (
 	"github.com/orbitte/orbitte/segments"
 )
 
-// supply is what the first Prepare makes: the lane's signal and the chunks of both roles.
+// supply is what the first Prepare makes: the lane's signal, the chunks of each role, and what lends those that peers
+// direct.
 type supply struct {
 	signal *cuda.Signal
 	chunks [Devices][]chunk
+	slots  *segments.Tracker // nil: none are lent
 }
 
 // sealed takes the supply's place once the stage is closed.
@@ -55,7 +57,7 @@ func (s *Stage) make(p *cuda.Platform, ordinal int) (*supply, error) {
 	}
 	made := &supply{signal: signal}
 	for role := range made.chunks {
-		for range s.config.Chunks {
+		for range s.config.chunks(Role(role)) {
 			made.chunks[role] = append(made.chunks[role], chunk{stage: s, role: Role(role)})
 		}
 	}
@@ -64,9 +66,14 @@ func (s *Stage) make(p *cuda.Platform, ordinal int) (*supply, error) {
 			if err := made.chunks[role][i].pin(p, ordinal); err != nil {
 				made.end()
 				made.repay(s)
-				return nil, fmt.Errorf("staging: pinned chunk %d of %d, %d bytes: %w", i+1, s.config.Chunks, s.config.ChunkBytes, err)
+				return nil, fmt.Errorf("staging: pinned chunk %d of %d, %d bytes: %w", i+1, s.config.chunks(Role(role)), s.config.ChunkBytes, err)
 			}
 		}
+	}
+	if err := made.enlist(); err != nil {
+		made.end()
+		made.repay(s)
+		return nil, fmt.Errorf("staging: slots: %w", err)
 	}
 	return made, nil
 }
@@ -96,6 +103,9 @@ func (c *chunk) pin(p *cuda.Platform, ordinal int) error {
 // end frees everything that is not retained; it may block.
 func (m *supply) end() {
 	m.signal.Close()
+	if m.slots != nil {
+		m.slots.RetireAll()
+	}
 	for role := range m.chunks {
 		for i := range m.chunks[role] {
 			m.chunks[role][i].unpin()
@@ -147,7 +157,7 @@ func (s *Stage) Close(closed func()) {
 
 // settle goes on with a close that waits for flows, or for the watch.
 func (s *Stage) settle() {
-	if s.closed == nil || s.flows > 0 {
+	if s.closed == nil || s.flows > 0 || s.lent > 0 {
 		return
 	}
 	if s.watch != 0 {
