@@ -44,7 +44,7 @@ type Progress uint8
 const (
 	// Adaptive spins for a bounded time after work, then blocks. On epoll, and without Config.CPUs, a SubmitAndWait that
 	// finds its peer's lane idle turns the lane itself, which saves two wake-ups; the caller's thread then does the lane's
-	// work for the length of the call.
+	// work for the length of the call. So does EventDriven.
 	Adaptive Progress = iota
 	// EventDriven blocks as soon as a lane is idle.
 	EventDriven

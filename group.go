@@ -37,6 +37,7 @@ type group struct {
 	cancelled atomic.Bool
 	where     atomic.Pointer[runner] // whose lane owns the group; only that lane changes it; nil before the start
 	visited   *runner                // whose guest the caller of a synchronous submission is or was
+	endEarly  func()                 // end, as a value made once
 	quit      <-chan struct{}        // closed when that caller waits no longer; nil: never
 	ended     func()                 // called last, on the lane
 	told      func()                 // what ended is for a synchronous submission
@@ -58,6 +59,7 @@ func newGroup(e *Engine) *group {
 	g.pair.init(g)
 	g.copy.Done = func(t *local.Transfer) { g.taskEnded(t.Outcome) }
 	g.told = func() { g.done <- struct{}{} }
+	g.endEarly = g.end
 	return g
 }
 
@@ -189,7 +191,10 @@ func (g *group) startRDMA(t *task) {
 	x := g.rdma
 	x.Direction, x.Local, x.LocalOffset = t.direction, t.local, t.localOffset
 	x.Region, x.Offset, x.Length = t.region, t.offset, t.size
-	x.Epoch, x.Deadline = t.segment.epoch, g.deadline
+	x.Epoch, x.Deadline, x.Remote = t.segment.epoch, g.deadline, rdma.RemoteHost
+	if t.placing.there {
+		x.Remote = rdma.RemoteStaged
+	}
 	x.Start(t.segment.peer.runner.rails, t.segment.peer.rdma)
 }
 
@@ -366,7 +371,7 @@ func (g *group) carriedBy(t *task) string {
 	case t.segment.peer == nil:
 		return "local copy"
 	case t.transport == TransportRDMA:
-		return g.engine.rdma.way(t.segment, g.ways)
+		return g.engine.rdma.way(t.segment, g.ways, t.placing)
 	case t.transport == TransportHPTCP:
 		return g.engine.hptcpWay()
 	case g.engine.policy.Direct:

@@ -52,7 +52,9 @@ func TestOnlyRequestsThatDoNotDependOnEachOtherTravelTogether(t *testing.T) {
 	empty := func(r *Request) { r.Length = 0 }
 	elsewhere := func(r *Request) { r.Remote = other.Address() }
 	own := func(r *Request) { r.Segment = itself }
-	pages := func(r *Request) { r.Length, r.Pages = 0, &Pages{Size: 10, Local: []uint32{7, 3}, Remote: []uint32{0, 9}} }
+	pages := func(r *Request) {
+		r.Length, r.Pages = 0, &Pages{Size: 10, Local: []uint32{7, 3}, Remote: []uint32{0, 9}}
+	}
 	within := func(r *Request) { r.Local += s.remote.Address() - s.local.Address() }
 	for _, c := range []struct {
 		what, want string

@@ -188,7 +188,7 @@ func (e *Engine) openKernel(lane int) (reactor.Kernel, string, error) {
 		return kernel, "given by Config.OpenKernel", err
 	}
 	any := e.config.Progress == Manual
-	plain := epoll.Options{AnyThread: any, Guests: lane >= 0 && e.config.Progress == Adaptive}
+	plain := epoll.Options{AnyThread: any, Guests: lane >= 0 && e.config.Progress <= EventDriven}
 	if lane >= 0 && e.config.Kernel != Epoll {
 		kernel, err := uring.New(uring.Options{AnyThread: any})
 		if err == nil {

@@ -49,7 +49,7 @@ func realKernel(c Config) (reactor.Kernel, error) {
 	if c.Kernel == IOUring {
 		return uring.New(uring.Options{AnyThread: c.Progress == Manual})
 	}
-	return epoll.New(epoll.Options{AnyThread: c.Progress == Manual, Guests: c.Progress == Adaptive})
+	return epoll.New(epoll.Options{AnyThread: c.Progress == Manual, Guests: c.Progress <= EventDriven})
 }
 
 // field case F-2

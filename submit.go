@@ -37,7 +37,7 @@ func (e *Engine) submitAndWait(ctx context.Context, requests []Request, keep *pl
 	g.ended, g.deadline, g.kept = g.told, e.deadline(ctx), keep != nil
 	stop := func() bool { return true }
 	if ctx.Done() != nil {
-		stop = context.AfterFunc(ctx, g.end)
+		stop = context.AfterFunc(ctx, g.endEarly)
 	}
 	g.quit = ctx.Done()
 	guest := g.enter()
@@ -123,6 +123,9 @@ func (e *Engine) awaitGroup(ctx context.Context, g *group) error {
 // underContext names the caller's own reason: a cancellation that came from the context's deadline is
 // a deadline.
 func underContext(ctx context.Context, err error) error {
+	if err == nil { // the variable below costs an allocation
+		return nil
+	}
 	var own *Error
 	if errors.As(err, &own) && own.Class == ErrCancelled && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		own.Class = ErrDeadline

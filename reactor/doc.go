@@ -26,7 +26,7 @@
 // and then looks at the flag, hence one of the two sees the other and no wake-up is lost.
 //
 // A loop that takes guests (guest.go) may be turned by a caller in place of its thread, one of them at a time: an
-// adaptive loop over a kernel whose waiting needs no particular thread, as that of epoll and unlike a ring of io_uring,
+// adaptive or event-driven loop over a kernel whose waiting needs no particular thread, as that of epoll and unlike a ring of io_uring,
 // which ends what a thread has submitted when that thread ends.
 //
 // It relies on Linux threads: sched_setaffinity(2) and getrusage(2) with RUSAGE_THREAD, on

@@ -58,14 +58,18 @@ func (l *Loop) Enter() bool {
 	return true
 }
 
-// Stay turns the loop until the visit is over, spinning and blocking as an adaptive loop does; then it leaves.
+// Stay turns the loop until the visit is over, spinning and blocking as its mode has it; then it leaves.
 func (l *Loop) Stay(v Visit) {
 	l.counts.visits.add(1)
+	spin := l.spinner.current
+	if l.options.Mode == EventDriven {
+		spin = 0
+	}
 	l.now = l.kernel.Now()
-	end, until := l.now.After(l.spinner.current), Past
+	end, until := l.now.After(spin), Past
 	for !v.Over() {
 		if l.turn(until) {
-			end = l.now.After(l.spinner.current)
+			end = l.now.After(spin)
 		}
 		if until = Past; l.now >= end {
 			until = Forever

@@ -57,7 +57,7 @@ type Options struct {
 	Spin time.Duration
 	// CPUs is the affinity of Run's thread; empty leaves the thread as it is.
 	CPUs []int
-	// Guests lets callers Enter an adaptive loop, where the kernel is a GuestKernel and no CPUs are set.
+	// Guests lets callers Enter an adaptive or event-driven loop, where the kernel is a GuestKernel and no CPUs are set.
 	Guests bool
 	// Letters, Timers and Completions are one turn's budgets for each kind of work; 0: 64 (SPEC L-2).
 	Letters, Timers, Completions int
@@ -146,7 +146,7 @@ func NewLoop(k Kernel, o Options) *Loop {
 		tickets:    newTicketTable(ticketsAtStart),
 		spinner:    newSpinner(o.Spin),
 	}
-	if g, ok := k.(GuestKernel); ok && g.Guests() && o.Guests && o.Mode == Adaptive && len(o.CPUs) == 0 {
+	if g, ok := k.(GuestKernel); ok && g.Guests() && o.Guests && o.Mode <= EventDriven && len(o.CPUs) == 0 {
 		l.guests = g
 	}
 	return l
