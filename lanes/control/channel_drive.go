@@ -126,6 +126,7 @@ type Channel struct {
 	posted     int          // bytes of that request that are sent; 0 while it is on its way
 	convoy     convoy       // framed exchanges behind the active one; empty while there is a follower
 	ranks      uint64       // exchanges queued so far
+	life       uint64       // see Life
 	fault      *lanes.Fault // why the active exchange's stream is being retired, if this side decided
 	abandoned  bool         // true exactly while connecting is being ended because nobody waits for it any more
 	used       bool         // true exactly when the stream has finished at least one exchange
@@ -146,6 +147,9 @@ func (p *Pool) NewChannel(addresses []netip.AddrPort) *Channel {
 
 // Lane is the lane that the channel belongs to.
 func (c *Channel) Lane() *lanes.Lane { return c.pool.lane }
+
+// Life changes each time that the channel's stream is gone: what a source keeps for a stream ended with it.
+func (c *Channel) Life() uint64 { return c.life }
 
 // Out is memory for the frame that is being sent, In for the header being received.
 func (c *Channel) Out() []byte { return c.header[:outBytes] }

@@ -16,6 +16,7 @@
 //	                            └─full─▶ closed      ├─refusal─▶ replying ──▶ idle or closed
 //	                                                 └─Detach─▶ idle, a slip is owed (four at most: full)
 //	         idle, slips owed ──a frame that is not for detaching, or no handler──▶ held ──slips sent──▶ serving
+//	Session with tenants: idle ⇄ kept, neither evicted nor closed for idleness ──lost──▶ tenants evicted
 //	Exchange: idle ──Run──▶ queued ──▶ active ──Finish──▶ idle        queued ──framed, behind framed──▶ ahead ──▶ active
 //
 // It relies on SPEC W, T-3 to T-12, G-5, N-1 to N-6, and on accept(2) for which errors pass.

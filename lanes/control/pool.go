@@ -213,6 +213,7 @@ func (c *Channel) Lost(loss Loss) {
 
 func (c *Channel) lost(loss Loss) {
 	lane, was := c.pool.lane, c.state
+	c.life++
 	c.pool.delist(c)
 	lane.Disarm(&c.idle)
 	fault := c.fault

@@ -337,6 +337,13 @@ func (s *Server) Close(closed func()) {
 		session.move(&s.busy)
 		session.stream.Retire(errShutdown)
 	}
+	for session := s.busy.head; session != nil; {
+		next := session.next
+		if session.state == sessionIdle && session.slips.n == 0 { // it is here for its tenants, and serves nothing
+			session.stream.Retire(errShutdown)
+		}
+		session = next
+	}
 	s.next()
 	s.settle()
 }

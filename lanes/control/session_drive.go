@@ -61,6 +61,7 @@ type Session struct {
 	request    netproto.Request
 	body       frameBody // of request
 	slips      slipQueue // answers for frames before it
+	tenants    *Tenant   // what the source keeps for its peer
 	handler    Handler
 	admitted   budgets.Charge // of Admission.Handlers, while serving
 	inside     bool           // true exactly when it is counted by Admission.Gate
@@ -108,6 +109,9 @@ func (s *Session) relax() {
 	switch lane := s.server.lane; {
 	case s.server.closing:
 		s.stream.Retire(errShutdown)
+	case s.reader.Empty() && s.tenants != nil: // its tenants have deadlines of their own
+		s.move(&s.server.busy)
+		lane.Disarm(&s.timer)
 	case s.reader.Empty():
 		s.move(&s.server.idle)
 		lane.Arm(&s.timer, lane.Now().After(lane.Policy.IdleTimeout), s)
@@ -315,6 +319,7 @@ func (s *Session) Lost(loss Loss) {
 		s.server.dequeue(s)
 	}
 	s.drop(loss)
+	s.evict()
 	s.move(nil)
 	lane.Arena.PutSlot(s.header)
 	s.header = nil

@@ -10,6 +10,8 @@ import (
 
 // Service serves operations 1 and 2 on one lane.
 type Service struct {
+	// Slots answers for regions that are no registrations (netproto.SlotOf); nil: there are none.
+	Slots  Slots
 	server *control.Server
 	lane   *lanes.Lane
 	idle   []*serving // for reuse
@@ -37,6 +39,8 @@ type serving struct {
 	retry        reactor.Timer
 	backoff      lanes.Backoff
 	device       serveDevice // when the range is a device's
+	slot         Slot        // nil: the range is a registration's
+	whole        bool        // true exactly when the frame has succeeded
 }
 
 // Serve checks everything that the requester claims (SPEC T-11) and starts. The registration is
@@ -51,14 +55,14 @@ func (s *Service) Serve(session *control.Session, r netproto.Request) {
 	if write {
 		want = netproto.RemoteWrite
 	}
-	registration, err := s.lane.Tracker.Admit(r.Region, r.Offset, r.Length, want)
+	registration, slot, err := s.admit(session, r, want)
 	if err != nil {
 		session.Refuse(netproto.StatusOf(err))
 		return
 	}
 	h := s.take()
 	h.session, h.registration, h.offset, h.write = session, registration, r.Offset, write
-	h.backoff = lanes.Backoff{}
+	h.slot, h.whole, h.backoff = slot, false, lanes.Backoff{}
 	h.device.reset(registration, r.Length)
 	direct := s.lane.Policy.Direct || h.device.on
 	h.machine = newServe(write, direct, r.Length)
@@ -75,7 +79,9 @@ func (s *Service) Serve(session *control.Session, r netproto.Request) {
 		h.staging = staging
 	}
 	session.Take(h)
-	h.step()
+	if h.slot == nil || h.slot.Await(h) {
+		h.step()
+	}
 }
 
 func (s *Service) take() *serving {
@@ -226,6 +232,7 @@ func (h *serving) finish() {
 		counts.BytesServed.Add(length)
 	}
 	session := h.session
+	h.whole = true
 	h.release()
 	session.Finish()
 }
@@ -245,6 +252,9 @@ func (h *serving) release() {
 		h.device.inside = false
 		h.service.server.Leave()
 	}
-	h.session, h.registration = nil, nil
+	if h.slot != nil {
+		h.slot.Leave(h.whole)
+	}
+	h.session, h.registration, h.slot = nil, nil, nil
 	h.service.idle = append(h.service.idle, h)
 }
