@@ -9,7 +9,6 @@ import (
 
 var (
 	errDeviceHPTCP = errors.New("HP-TCP carries host memory only, and one side is on a GPU; name TransportTCP, which stages through pinned host memory")
-	errDeviceRDMA  = errors.New("this build carries host memory only over RDMA, and one side is on a GPU; name TransportTCP, which stages through pinned host memory")
 )
 
 // placing says which sides of a request are on a GPU.
@@ -23,15 +22,13 @@ func placingOf(local *segments.Registration, region *netproto.Region) placing {
 }
 
 // refuse says why a transport cannot carry device memory; nil: it can. Nothing is copied through the host that did not
-// ask for it: over TCP that is the documented way, any other transport refuses (field case F-69).
+// ask for it: over TCP that is the documented way, over RDMA each side's policy says so, HP-TCP refuses (field case F-69).
 func (p placing) refuse(t Transport) error {
 	switch {
 	case !p.any():
 		return nil
 	case t == TransportHPTCP:
 		return &Error{Class: ErrUnavailable, Cause: errDeviceHPTCP}
-	case t == TransportRDMA:
-		return &Error{Class: ErrUnavailable, Cause: errDeviceRDMA}
 	}
 	return nil
 }
@@ -65,7 +62,7 @@ func (s *Segment) PathOf(r Request) (string, error) {
 		return "", aboutPeer("PathOf", s.endpoint, unindexed(err))
 	}
 	defer resolved.release()
-	path, err := s.path(r.Operation, r.Transport)
+	path, err := s.path(r.Operation, r.Transport, resolved.placing)
 	if err != nil {
 		return "", aboutPeer("PathOf", s.endpoint, err)
 	}

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/orbitte/orbitte/cuda/simcuda"
-	"github.com/orbitte/orbitte/verbs/simverbs"
 )
 
 // Eight callers at once move memory between GPUs over real sockets, each in ranges of its own of shared memory objects,
@@ -130,40 +129,4 @@ func TestEnginesCloseWhileCopiesAreUnderWay(t *testing.T) {
 			must(t, b.Free())
 		}
 	})
-}
-
-// An engine with RDMA and CUDA registers device memory for TCP, and refuses it over RDMA on both sides, host memory staged
-// or direct; the source refuses also what a requester that does not look asks for.
-//
-// field case F-69
-func TestDeviceMemoryIsRefusedOverRDMA(t *testing.T) {
-	for _, policy := range []HostMemory{HostDirect, HostStaged} {
-		s := newRDMASim(t, 1, simverbs.Hardware)
-		d := simcuda.New(1, simcuda.Options{})
-		t.Cleanup(func() { driverEnds(t, d, false) })
-		c := Config{CUDA: d, RDMA: &RDMAConfig{HostMemory: policy}}
-		a, z := s.native("source", hostA), s.native("requester", hostB)
-		source, requester := s.rdmaEngine(a, hostA, c), s.rdmaEngine(z, hostB, Config{RDMA: &RDMAConfig{HostMemory: policy}})
-		device, host := onGPU(t, d, 0, 4096), allocated(t, 4096)
-		before := liveRegions(a)
-		export := registered(t, source, device, ReadWrite)
-		if n := liveRegions(a); n != before {
-			t.Errorf("%d memory regions at the source, before the registration %d", n, before)
-		}
-		registered(t, requester, host, LocalOnly)
-		segment := opened(t, requester, source)
-		r := Request{Operation: Read, Transport: TransportRDMA, Segment: segment, Local: host.Address(), Remote: device.Address(), Length: 4096}
-		_, err := requester.SubmitAndWait(soon(t), []Request{r})
-		wants(t, err, ErrUnavailable)
-		mentions(t, err.Error(), "GPU", "TransportTCP")
-		for i := range segment.remote.Descriptor().Regions { // a requester that does not look
-			segment.remote.Descriptor().Regions[i].Memory = MemoryHost
-		}
-		report, err := requester.SubmitAndWait(soon(t), []Request{r})
-		wants(t, err, ErrUnavailable)
-		if report.Local != EffectNone || !report.LocallyDrained {
-			t.Errorf("%+v", report)
-		}
-		must(t, source.Unregister(soon(t), export))
-	}
 }

@@ -28,7 +28,12 @@ func newCUDASim(t testing.TB, seed uint64) *cudaSim {
 // process starts a process with a driver, which must be empty when the test ends.
 func (s *cudaSim) process(name string, host netip.Addr, o simcuda.Options) *simcuda.Driver {
 	s.t.Helper()
-	process := s.Process(name, host)
+	return s.driver(name, s.Process(name, host), host, o)
+}
+
+// driver gives a process a driver.
+func (s *cudaSim) driver(name string, process *simkernel.Process, host netip.Addr, o simcuda.Options) *simcuda.Driver {
+	s.t.Helper()
 	kernel := process.Kernel() // the driver's own: a callback may come when the engine is closed
 	s.t.Cleanup(func() { must(s.t, kernel.Shutdown()) })
 	o.Now = func() time.Duration { return time.Duration(s.Now()) }

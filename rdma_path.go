@@ -40,14 +40,14 @@ func (e *Engine) preflightRDMA(s *Segment) error {
 // after the transfer. It asks nobody: what the peer published is as old as the segment's last Refresh. The error is what
 // a request would be refused with: ErrUnavailable, ErrInvalid, ErrClosed.
 func (s *Segment) Path(op Operation, transport Transport) (string, error) {
-	text, err := s.path(op, transport)
+	text, err := s.path(op, transport, placing{})
 	if err != nil {
 		return "", aboutPeer("Path", s.endpoint, err)
 	}
 	return text, nil
 }
 
-func (s *Segment) path(op Operation, transport Transport) (string, error) {
+func (s *Segment) path(op Operation, transport Transport, p placing) (string, error) {
 	if op != Read && op != Write {
 		return "", &Error{Index: -1, Class: ErrInvalid, Cause: errOperation}
 	}
@@ -65,7 +65,7 @@ func (s *Segment) path(op Operation, transport Transport) (string, error) {
 		if err != nil { // a port went down this moment
 			return "", &Error{Index: -1, Class: ErrUnavailable, Cause: err}
 		}
-		return s.engine.rdma.way(s, ways), nil
+		return s.engine.rdma.way(s, ways, p), nil
 	case transport == TransportHPTCP:
 		return s.engine.hptcpWay(), nil
 	case s.engine.policy.Direct:
@@ -83,14 +83,14 @@ func unindexed(err error) error {
 	return err
 }
 
-// way puts a path over RDMA into words.
-func (p *rdmaPart) way(s *Segment, ways []rdma.Path) string {
+// way puts a path over RDMA into words. Memory on a GPU has its own words behind it (placing.way).
+func (p *rdmaPart) way(s *Segment, ways []rdma.Path, where placing) string {
 	paths := s.view().Descriptor().RDMA
 	if paths == nil { // the peer was another one before the last Refresh
 		paths = &netproto.RDMAPaths{}
 	}
 	var text strings.Builder
-	text.WriteString("rdma, " + placements(p.engine.config.RDMA.HostMemory == HostStaged, paths.Host == netproto.HostStaged))
+	text.WriteString("rdma, " + placements(where.here || p.engine.config.RDMA.HostMemory == HostStaged, where.there || paths.Host == netproto.HostStaged))
 	for i, w := range ways {
 		separator := ", "
 		if i == 0 {

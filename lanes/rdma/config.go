@@ -61,6 +61,7 @@ type Config struct {
 	PreferredNUMANode *int
 
 	Host     netproto.HostMemoryPolicy // how host memory is served (SPEC)
+	Device   DevicePolicy              // how memory on GPUs is served
 	Progress Progress
 	Block    uint64 // base block of slices, bytes; 0: lanes.SliceBlock
 	Width    int    // queue pairs of one connection that this side wants, up to netproto.PairsMax; 0: 1

@@ -129,6 +129,7 @@ type parentMachine struct {
 	done     bool            // the requester said that it is done
 	given    bool            // the requester gave it up
 	received int
+	unproven bool // true exactly when a copy between staging and a GPU is not proven to have ended
 }
 
 func (m *parentMachine) begin(children int) {
@@ -167,7 +168,7 @@ func (m *parentMachine) fail(s netproto.Status) {
 
 // quiet is true exactly when no child gives authority; known is false when that is not proven for some child, for good.
 func (m *parentMachine) quiet() (quiet, known bool) {
-	quiet, known = true, true
+	quiet, known = true, !m.unproven
 	for _, c := range m.phases {
 		switch {
 		case c == childKept:

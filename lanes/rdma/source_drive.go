@@ -60,6 +60,7 @@ type parent struct {
 	count, bytes budgets.Charge
 	staging      *staging // nil: the range itself is exposed
 	copied       int
+	gpu          gpuSide
 	links        []*link
 	used         int
 	children     []child
@@ -182,13 +183,16 @@ func (p *parent) admit() netproto.Status {
 		return netproto.StatusOf(err)
 	}
 	p.registration = registration
-	if registration.Backing().Kind() == segments.Device { // nothing on this way can read it
-		return netproto.StatusBackendUnavailable
+	p.gpu.reset(registration)
+	if p.staged() {
+		if f := p.gpu.ready(r.lane, registration); f != nil {
+			return copyStatus(f)
+		}
 	}
 	if status := p.name(); status != netproto.StatusSuccess {
 		return status
 	}
-	if config.Host == netproto.HostDirect {
+	if !p.staged() {
 		g := Of(registration)
 		if g == nil || !g.Lend() {
 			return netproto.StatusBackendUnavailable
@@ -229,7 +233,7 @@ func (p *parent) name() netproto.Status {
 			return netproto.StatusCacheMiss
 		case c.OtherEpoch != p.request.Requester || c.Direction != d || p.names(c):
 			return netproto.StatusProtocolError
-		case r.transport.config.Host == netproto.HostStaged && c.holds.n > 0: // one grant, one connection (SPEC R-16)
+		case p.staged() && c.holds.n > 0: // one grant, one connection (SPEC R-16)
 			return netproto.StatusProtocolError
 		}
 		if p.used == len(p.links) {
@@ -300,6 +304,7 @@ func (p *parent) charge() (err error) {
 		access := verbs.AccessLocalWrite | verbs.AccessWindowBind
 		p.staging, err = newStaging(b.StagingBytes, p.length, access)
 		if err == nil {
+			p.staging.gpu = p.gpu.memory
 			p.source.rails.transport.grants.staged.Add(1)
 		}
 		return err
@@ -445,6 +450,9 @@ func (p *parent) touch(a segments.Access) bool {
 			return false
 		}
 		p.lease, p.copied = lease, 0
+	}
+	if p.gpu.memory != nil {
+		return p.touchDevice()
 	}
 	to, from := p.staging.backing.Bytes(), p.lease.Bytes()
 	if p.write {

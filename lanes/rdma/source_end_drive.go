@@ -41,6 +41,9 @@ func (p *parent) revoke() {
 	if p.away {
 		return
 	}
+	if p.gpu.stop() {
+		return
+	}
 	for i := range p.children {
 		x := &p.children[i]
 		switch phase := p.machine.phases[i]; {

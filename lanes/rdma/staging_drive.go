@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/orbitte/orbitte/budgets"
+	"github.com/orbitte/orbitte/cuda"
 	"github.com/orbitte/orbitte/reactor"
 	"github.com/orbitte/orbitte/segments"
 	"github.com/orbitte/orbitte/verbs"
@@ -28,6 +29,8 @@ type staging struct {
 	length  uint64
 	access  verbs.Access
 	devices []*Device
+	gpu     *cuda.Memory          // that it stages for; nil: host memory
+	pinned  *cuda.Pinned          // behind backing, for a GPU: one that copies by itself needs pages that its driver has pinned
 	backing *segments.Backing     // nil: not made
 	regions []*verbs.MemoryRegion // beside devices
 	charge  budgets.Charge
@@ -55,18 +58,43 @@ func (s *staging) on(d *Device) {
 
 // make maps and registers it, on the cold loop: all or nothing, as far as the library lets it be taken back.
 func (s *staging) make() error {
-	backing, err := segments.Map(s.length)
-	if err != nil {
+	if err := s.back(); err != nil {
 		return err
 	}
-	s.backing = backing
 	for _, d := range s.devices {
-		region, err := d.Domain.Register(backing.Address(), s.length, s.access)
+		region, err := d.Domain.Register(s.backing.Address(), s.length, s.access)
 		if err != nil {
 			return errors.Join(err, s.unmake())
 		}
 		s.regions = append(s.regions, region)
 	}
+	return nil
+}
+
+// back makes its memory.
+func (s *staging) back() (err error) {
+	if s.gpu == nil {
+		s.backing, err = segments.Map(s.length)
+		return err
+	}
+	if s.pinned, err = s.gpu.Platform().AllocateHost(s.gpu.Ordinal(), s.length); err != nil {
+		return err
+	}
+	if s.backing, err = segments.AdoptHost(s.pinned.Address(), s.length, s.pinned, nil); err != nil {
+		return errors.Join(err, s.unpin())
+	}
+	return nil
+}
+
+// unpin gives pinned memory back. What the driver refuses stays, listed by its platform.
+func (s *staging) unpin() error {
+	if s.pinned == nil {
+		return nil
+	}
+	if err := s.pinned.Free(); err != nil {
+		return err
+	}
+	s.pinned = nil
 	return nil
 }
 
@@ -86,6 +114,9 @@ func (s *staging) unmake() (first error) {
 		s.backing.Drop() // proof: every region is deregistered
 		s.backing = nil
 	}
+	if s.backing == nil && first == nil {
+		first = s.unpin()
+	}
 	return first
 }
 
@@ -101,7 +132,7 @@ func (s *staging) region(d *Device) *verbs.MemoryRegion {
 
 // end gives it back on the cold loop; nobody uses it any more. What is refused stays, charged and listed.
 func (s *staging) end(r *Rails) {
-	if s.backing == nil { // nothing was made
+	if s.backing == nil && s.pinned == nil { // nothing was made
 		s.charge.Repay()
 		return
 	}

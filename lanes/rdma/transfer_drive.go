@@ -40,7 +40,9 @@ type Transfer struct {
 	// Region, Offset, Length name the remote range; Epoch is its segment's.
 	Region, Offset, Length uint64
 	Epoch                  netproto.Epoch
-	Deadline               reactor.Instant
+	// Remote says what is behind the remote range, as the source's descriptor has it.
+	Remote   RemoteMemory
+	Deadline reactor.Instant
 	// Outcome is set before Done is called, on the lane.
 	Outcome lanes.Outcome
 	Done    func(*Transfer)
@@ -61,6 +63,7 @@ type Transfer struct {
 	lease      segments.Lease
 	staging    *staging
 	copied     int
+	gpu        gpuSide
 	filled     bool // staged WRITE: true exactly when staging has the payload
 	roomy      bool // true exactly while receives of the peer are reserved
 	next       *Transfer
@@ -86,6 +89,14 @@ type Transfer struct {
 	encodeGrants, encodeParent func([]byte) []byte
 	grantAnswered, answered    func(*question)
 }
+
+// RemoteMemory is what is behind a remote range.
+type RemoteMemory uint8
+
+const (
+	RemoteHost   RemoteMemory = iota
+	RemoteStaged              // on a GPU; the source copies through staging
+)
 
 // leg is one pair of NICs of a transfer: its connection and who is told about it.
 type leg struct {
@@ -131,6 +142,10 @@ func (t *Transfer) Start(r *Rails, p *Peer) {
 	if t.Deadline != reactor.Forever {
 		r.lane.Arm(&t.clock, t.Deadline, t)
 	}
+	if f := t.gpu.ready(r.lane, t.Local); f != nil && t.staged() {
+		t.conclude(f)
+		return
+	}
 	if g := Of(t.Local); !t.staged() {
 		if g == nil || !g.Lend() {
 			t.conclude(fault(lanes.Unreachable, "start", errUnregistered))
@@ -144,16 +159,30 @@ func (t *Transfer) Start(r *Rails, p *Peer) {
 var errUnregistered = errors.New("the local memory is not registered with the RDMA devices, or is being unregistered")
 
 // staged is true exactly when this side's memory is served through staging (SPEC R-6).
-func (t *Transfer) staged() bool { return t.rails.transport.config.Host == netproto.HostStaged }
+func (t *Transfer) staged() bool {
+	if t.gpu.memory != nil {
+		return t.rails.transport.config.Device == DeviceStaged
+	}
+	return t.rails.transport.config.Host == netproto.HostStaged
+}
 
 // private is true exactly when the transfer has connections of its own (SPEC R-16).
-func (t *Transfer) private() bool { return t.staged() || t.peer.Host == netproto.HostStaged }
+func (t *Transfer) private() bool { return t.staged() || t.stagedThere() }
+
+// stagedThere is true exactly when the source stages, as far as it has said.
+func (t *Transfer) stagedThere() bool {
+	if t.Remote == RemoteHost {
+		return t.peer.Host == netproto.HostStaged
+	}
+	return t.Remote == RemoteStaged
+}
 
 func (t *Transfer) reset(r *Rails, p *Peer) {
 	t.rails, t.peer = r, p
 	r.upper.begun(t)
 	r.pending++ // the lane's end waits for it
-	t.machine.begin(t.Direction, r.transport.config.Host == netproto.HostStaged)
+	t.gpu.reset(t.Local)
+	t.machine.begin(t.Direction, t.staged())
 	t.used, t.owed, t.closing, t.copied = 0, 0, 0, 0
 	t.slots, t.grants = t.slots[:0], t.grants[:0]
 	t.pausing, t.filled, t.forced, t.retiring, t.asked, t.away, t.roomy = false, false, false, false, false, false, false
@@ -203,7 +232,9 @@ func (t *Transfer) connect() {
 }
 
 // limit is how many slices there may be: what SPEC R-8 and the peer admit.
-func (t *Transfer) limit() int { return lanes.SliceCap(t.Direction, false, t.peer.SlicesMax) }
+func (t *Transfer) limit() int {
+	return lanes.SliceCap(t.Direction, t.gpu.memory != nil, t.peer.SlicesMax)
+}
 
 // credit is how many receives the peer has for one pair: those of the largest parent that it admits.
 func (p *Peer) credit() int {
@@ -310,6 +341,7 @@ func (t *Transfer) stock() {
 			return
 		}
 		t.staging = s
+		s.gpu = t.gpu.memory
 		t.rails.transport.grants.staged.Add(1)
 	}
 	if t.staging != nil {
@@ -395,6 +427,10 @@ func (t *Transfer) leaseLocal() {
 		t.ask()
 		return
 	}
+	if t.gpu.memory != nil {
+		t.fill()
+		return
+	}
 	if t.copied = copySlice(t.staging.backing.Bytes(), t.lease.Bytes(), t.copied); uint64(t.copied) < t.Length {
 		t.pause(t.rails.lane.Now().After(1))
 		return
@@ -456,6 +492,9 @@ func (t *Transfer) feed() {
 // and after the grace the pairs go to the error state.
 func (t *Transfer) halt() {
 	if t.asked || t.owed > 0 || t.away {
+		return
+	}
+	if t.gpu.stop() {
 		return
 	}
 	if !t.machine.resting() {

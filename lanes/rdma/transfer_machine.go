@@ -87,6 +87,8 @@ type transferMachine struct {
 	touched   bool         // true exactly when payload work was posted
 	received  bool         // true exactly when the source acknowledged everything
 	committed bool
+	changed   bool // staged READ: true exactly when a copy to the local range began, which is on a GPU
+	unproven  bool // true exactly when a copy between staging and a GPU is not proven to have ended
 	misses    int
 }
 
@@ -237,7 +239,7 @@ func (m *transferMachine) kept() bool {
 			return true
 		}
 	}
-	return false
+	return m.unproven
 }
 
 // fail remembers the first reason.
@@ -258,7 +260,7 @@ func (m *transferMachine) outcome(length uint64) lanes.Outcome {
 		switch {
 		case m.direction == lanes.Write && m.touched:
 			o.Remote = lanes.EffectUnknown
-		case m.direction == lanes.Read && m.touched && !m.staged:
+		case m.direction == lanes.Read && (m.touched && !m.staged || m.changed):
 			o.Local = lanes.EffectPartial
 		}
 		return o
