@@ -191,7 +191,10 @@ func (g *group) startRDMA(t *task) {
 	x := g.rdma
 	x.Direction, x.Local, x.LocalOffset = t.direction, t.local, t.localOffset
 	x.Region, x.Offset, x.Length = t.region, t.offset, t.size
-	x.Epoch, x.Deadline = t.segment.epoch, g.deadline
+	x.Epoch, x.Deadline, x.Remote = t.segment.epoch, g.deadline, rdma.RemoteHost
+	if t.placing.there {
+		x.Remote = rdma.RemoteStaged
+	}
 	x.Start(t.segment.peer.runner.rails, t.segment.peer.rdma)
 }
 
@@ -368,7 +371,7 @@ func (g *group) carriedBy(t *task) string {
 	case t.segment.peer == nil:
 		return "local copy"
 	case t.transport == TransportRDMA:
-		return g.engine.rdma.way(t.segment, g.ways)
+		return g.engine.rdma.way(t.segment, g.ways, t.placing)
 	case t.transport == TransportHPTCP:
 		return g.engine.hptcpWay()
 	case g.engine.policy.Direct:
