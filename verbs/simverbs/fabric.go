@@ -43,8 +43,11 @@ type Options struct {
 	Signal func(process *Process) (descriptor int, set, clear, end func(), err error)
 	// Mapped says whether memory may be registered (write: for local writing). Nil: each page must be readable.
 	Mapped func(address, length uint64, write bool) bool
-	// Export finds the memory behind a DMA-BUF descriptor. Nil: RegisterDescriptor is not supported.
-	Export func(descriptor int, offset, length uint64) (address uint64, ok bool)
+	// Export finds the memory behind a DMA-BUF descriptor of a process. Nil: RegisterDescriptor is not supported.
+	Export func(p *Process, descriptor int, offset, length uint64) (address uint64, ok bool)
+	// Peer finds the bytes of memory of a device by their address, where the process's host has a module that lets network
+	// devices reach them (nvidia-peermem): Register takes such addresses then. Nil: no host has one.
+	Peer func(p *Process, address, length uint64) (memory uint64, ok bool)
 	// Violation is told of each broken rule of use that a real library answers with a crash, a dead kernel or silent
 	// corruption. They are kept in Violations as well.
 	Violation func(error)

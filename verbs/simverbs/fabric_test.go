@@ -386,7 +386,7 @@ func TestMemoryThatIsNotThereIsRefused(t *testing.T) {
 
 func TestExportedMemoryIsReachedByItsAddress(t *testing.T) {
 	var shared []byte
-	f := newFabric(t, simverbs.Options{Export: func(descriptor int, offset, length uint64) (uint64, bool) {
+	f := newFabric(t, simverbs.Options{Export: func(_ *simverbs.Process, descriptor int, offset, length uint64) (uint64, bool) {
 		return uint64(uintptr(unsafe.Pointer(&shared[offset]))), descriptor == 7 && offset+length <= uint64(len(shared))
 	}})
 	a, b := couple(t, f)
@@ -402,6 +402,40 @@ func TestExportedMemoryIsReachedByItsAddress(t *testing.T) {
 	ended(t, a.sent, success)
 	if !bytes.Equal(shared[999:1065], append(append([]byte{0}, from.bytes...), 0)) {
 		t.Error("bytes are not where the descriptor's memory is")
+	}
+}
+
+// Memory of a device is registered by its address where its host has a module for that, without windows and without pages
+// of the host's; elsewhere the address is nobody's.
+func TestDeviceMemoryIsReachedByItsAddressWhereAModuleLetsIt(t *testing.T) {
+	const device = uint64(1) << 45
+	var memory []byte
+	with := ""
+	f := newFabric(t, simverbs.Options{Peer: func(p *simverbs.Process, address, length uint64) (uint64, bool) {
+		if address < device || address-device+length > uint64(len(memory)) || p.Name() != with {
+			return 0, false
+		}
+		return uint64(uintptr(unsafe.Pointer(&memory[address-device]))), true
+	}})
+	a, b := couple(t, f)
+	from := a.piece(64, 1, everyone)
+	memory = b.piece(4096, 0, everyone).bytes
+	access := verbs.AccessLocalWrite | verbs.AccessRemoteWrite
+	if _, _, _, err := b.Register(b.domain, device+100, 64, access); !errors.Is(err, syscall.EFAULT) {
+		t.Errorf("without a module: %v", err)
+	}
+	with = b.Name()
+	if _, _, _, err := b.Register(b.domain, device+100, 64, everyone|verbs.AccessWindowBind); !errors.Is(err, syscall.EOPNOTSUPP) {
+		t.Errorf("with windows: %v", err)
+	}
+	b.LimitLocked(1)
+	_, _, key, err := b.Register(b.domain, device+100, 64, access)
+	b.must(err)
+	a.post(writing(1, from, piece{address: device + 100, remote: key}, 64))
+	settle(f, a)
+	ended(t, a.sent, success)
+	if !bytes.Equal(memory[99:165], append(append([]byte{0}, from.bytes...), 0)) {
+		t.Error("bytes are not where the device's memory is")
 	}
 }
 

@@ -84,10 +84,16 @@ func (p *Process) Register(h verbs.DomainHandle, address, length uint64, a verbs
 		mapped = func(address, length uint64, _ bool) bool { return readable(address, length) }
 	}
 	errno := d.mayRegister(length, a)
+	memory, device := p.peer(address, length)
 	switch {
 	case errno != 0:
 	case address+length < address:
 		errno = syscall.EINVAL
+	case device && a&verbs.AccessWindowBind != 0:
+		errno = syscall.EOPNOTSUPP
+	case device:
+		r := d.register(address, memory, length, a) // nothing of the host's is locked
+		return r.handle, verbs.LocalKey(r.key), verbs.RemoteKey(r.key), nil
 	case p.lockedMax > 0 && p.locked+length > p.lockedMax:
 		errno = syscall.ENOMEM
 	case !mapped(address, length, a&verbs.AccessLocalWrite != 0):
@@ -100,6 +106,14 @@ func (p *Process) Register(h verbs.DomainHandle, address, length uint64, a verbs
 	r.locked = length
 	p.locked += length
 	return r.handle, verbs.LocalKey(r.key), verbs.RemoteKey(r.key), nil
+}
+
+// peer is where the bytes of device memory are; false: it is none, or no module lets devices reach it.
+func (p *Process) peer(address, length uint64) (memory uint64, ok bool) {
+	if f := p.fabric; f.options.Peer != nil && !f.soft() {
+		return f.options.Peer(p, address, length)
+	}
+	return 0, false
 }
 
 // RegisterDescriptor implements verbs.Calls, where Options.Export knows the memory behind a descriptor.
@@ -120,7 +134,7 @@ func (p *Process) RegisterDescriptor(h verbs.DomainHandle, offset, length, addre
 		errno = syscall.EOPNOTSUPP
 	default:
 		var ok bool
-		if memory, ok = export(descriptor, offset, length); !ok {
+		if memory, ok = export(p, descriptor, offset, length); !ok {
 			errno = syscall.EBADF
 		}
 	}
