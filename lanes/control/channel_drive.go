@@ -127,6 +127,7 @@ type Channel struct {
 	convoy     convoy       // framed exchanges behind the active one; empty while there is a follower
 	ranks      uint64       // exchanges queued so far
 	life       uint64       // see Life
+	numbers    uint64       // the last one that Number gave
 	fault      *lanes.Fault // why the active exchange's stream is being retired, if this side decided
 	abandoned  bool         // true exactly while connecting is being ended because nobody waits for it any more
 	used       bool         // true exactly when the stream has finished at least one exchange
@@ -150,6 +151,12 @@ func (c *Channel) Lane() *lanes.Lane { return c.pool.lane }
 
 // Life changes each time that the channel's stream is gone: what a source keeps for a stream ended with it.
 func (c *Channel) Life() uint64 { return c.life }
+
+// Number is one that was never given before on this channel, from 1 on.
+func (c *Channel) Number() uint64 {
+	c.numbers++
+	return c.numbers
+}
 
 // Out is memory for the frame that is being sent, In for the header being received.
 func (c *Channel) Out() []byte { return c.header[:outBytes] }

@@ -1,0 +1,261 @@
+package delegate
+
+import (
+	"errors"
+	"time"
+
+	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/lanes/control"
+	"github.com/orbitte/orbitte/lanes/tcp"
+	"github.com/orbitte/orbitte/netproto"
+	"github.com/orbitte/orbitte/reactor"
+	"github.com/orbitte/orbitte/segments"
+)
+
+const (
+	// askAgainMin and askAgainMax are the pauses before a transfer asks again for slots. The longest one is well below
+	// what keeps its place in the source's line.
+	askAgainMin = time.Millisecond
+	askAgainMax = 16 * time.Millisecond
+	// unpinPatience is how long a transfer that has failed waits for its pin's end; then the stream is retired, which ends
+	// it as well.
+	unpinPatience = time.Second
+)
+
+var (
+	errUnpinned = errors.New("the stream to which the peer's slots were pinned is gone, and they with it")
+	errNoSlots  = errors.New("all slots of the peer's remote staging are in use")
+)
+
+// Transfer is one READ or WRITE that directs the peer's staging, at the requester. Its owner fills the exported fields,
+// keeps the local registration borrowed until Done, and may use it again afterwards. It lives on the channel's lane from
+// Start to Done. It allocates nothing there after its first run, unless it fails.
+type Transfer struct {
+	Direction lanes.Direction
+	// Local is the local registration; LocalOffset is relative to it.
+	Local       *segments.Registration
+	LocalOffset uint64
+	// Region, Offset, Length name the remote range, in device memory; Epoch is its segment's. Length is at least 1.
+	Region, Offset, Length uint64
+	Epoch                  netproto.Epoch
+	// Requester is this engine's life, and Slots how many slots are wanted: 1 is serial, up to netproto.PinSlotsMax.
+	Requester netproto.Epoch
+	Slots     uint8
+	Deadline  reactor.Instant
+	// Outcome is set before Done is called, on the lane.
+	Outcome lanes.Outcome
+	Done    func(*Transfer)
+
+	channel   *control.Channel
+	machine   transferMachine
+	question  question
+	payload   tcp.Transfer
+	name      netproto.PinName
+	order     netproto.Delegate
+	copies    [netproto.PinSlotsMax]netproto.DelegateCopy
+	life      uint64 // of the channel's stream when it was pinned
+	step      step   // under way
+	timer     reactor.Timer
+	pause     time.Duration
+	pausing   bool // true exactly while it waits to ask again
+	cancelled bool
+	undrained bool
+	encoders  [3]func([]byte) []byte
+}
+
+// init makes what stays between runs.
+func (t *Transfer) init() {
+	t.question.answered = t.answered
+	t.payload.Done = t.moved
+	t.encoders = [3]func([]byte) []byte{
+		func(b []byte) []byte { return netproto.AppendPin(b, t.pin()) },
+		func(b []byte) []byte { return netproto.AppendDelegate(b, &t.order) },
+		func(b []byte) []byte { return netproto.AppendUnpin(b, t.name) },
+	}
+}
+
+func (t *Transfer) pin() netproto.Pin {
+	direction := netproto.PinRead
+	if t.Direction == lanes.Write {
+		direction = netproto.PinWrite
+	}
+	return netproto.Pin{Requester: t.Requester, Generation: t.name.Generation, Slots: t.Slots, Direction: direction}
+}
+
+// Start runs the transfer on the channel, on the channel's lane. Done follows.
+func (t *Transfer) Start(c *control.Channel) {
+	if t.question.answered == nil {
+		t.init()
+	}
+	t.channel = c
+	t.machine = transferMachine{write: t.Direction == lanes.Write, length: t.Length}
+	t.pause, t.pausing, t.cancelled, t.undrained = askAgainMin, false, false, false
+	t.name, t.step = netproto.PinName{Requester: t.Requester}, stepPin
+	t.advance()
+}
+
+// Cancel ends the transfer early (SPEC G-8); Done follows, when the slots are given back or their stream is gone.
+func (t *Transfer) Cancel() {
+	if t.channel == nil || t.cancelled {
+		return
+	}
+	t.cancelled = true
+	switch {
+	case t.pausing:
+		t.lane().Disarm(&t.timer)
+		t.pausing = false
+		t.machine.fail(&lanes.Fault{Cause: lanes.Cancelled, Stage: "waiting for slots of the peer"})
+		t.advance()
+	case t.step == stepUnpin && (t.machine.fault != nil || !t.machine.write): // it is ending
+	case t.step == stepPayload:
+		t.payload.Cancel()
+	default:
+		t.question.exchange.Cancel()
+	}
+}
+
+func (t *Transfer) lane() *lanes.Lane { return t.channel.Lane() }
+
+// advance takes the next step.
+func (t *Transfer) advance() {
+	m := &t.machine
+	if m.pinned && t.channel.Life() != t.life {
+		m.pinned = false
+		m.fail(&lanes.Fault{Cause: lanes.Disconnected, Stage: "remote staging", Err: errUnpinned})
+	}
+	if t.cancelled && t.step != stepUnpin { // up to there, something was left to be done
+		m.fail(&lanes.Fault{Cause: lanes.Cancelled, Stage: "remote staging"})
+	}
+	t.step = m.next()
+	switch t.step {
+	case stepPin:
+		t.name.Generation = t.channel.Number()
+		r := netproto.Request{Operation: netproto.OperationPin, Epoch: t.Epoch, Region: t.Region, Offset: t.Offset, Length: t.Length}
+		t.question.ask(t.channel, r, "pin", netproto.PinnedSize, t.Deadline, t.encoders[0])
+	case stepDelegate:
+		t.delegate()
+	case stepPayload:
+		t.move()
+	case stepUnpin:
+		deadline := t.Deadline
+		if m.fault != nil || !m.write {
+			deadline = t.lane().Now().After(unpinPatience)
+		}
+		t.question.ask(t.channel, netproto.Request{Operation: netproto.OperationUnpin, Epoch: t.Epoch}, "unpin", 0, deadline, t.encoders[2])
+	case stepDone:
+		t.end()
+	}
+}
+
+// delegate orders the copies of all parts that can be copied now.
+func (t *Transfer) delegate() {
+	m := &t.machine
+	t.order = netproto.Delegate{Pin: t.name, Copies: t.copies[:0]}
+	for i := range m.orders() {
+		offset, length := m.span(m.ordered + i)
+		t.order.Copies = append(t.order.Copies, netproto.DelegateCopy{Slot: m.slot(m.ordered + i), Offset: offset, Length: length})
+	}
+	t.question.ask(t.channel, netproto.Request{Operation: netproto.OperationDelegate, Epoch: t.Epoch}, "delegate", 0, t.Deadline, t.encoders[1])
+}
+
+// move starts the payload of one part.
+func (t *Transfer) move() {
+	m, x := &t.machine, &t.payload
+	offset, length := m.span(m.moved)
+	x.Direction, x.Local, x.LocalOffset = t.Direction, t.Local, t.LocalOffset+offset
+	x.Region, x.Offset, x.Length = netproto.SlotRegion(t.name.Number, m.slot(m.moved)), 0, length
+	x.Epoch, x.Deadline = t.Epoch, t.Deadline
+	x.Start(t.channel)
+}
+
+// moved takes the end of one part's payload.
+func (t *Transfer) moved(x *tcp.Transfer) {
+	m, o := &t.machine, &x.Outcome
+	t.undrained = t.undrained || !o.Drained
+	if o.Err == nil {
+		m.moved++
+		t.advance()
+		return
+	}
+	m.local = o.Local
+	m.fail(faultOf(o.Err))
+	t.advance()
+}
+
+func faultOf(err error) *lanes.Fault {
+	if f, ok := err.(*lanes.Fault); ok {
+		return f
+	}
+	return &lanes.Fault{Cause: lanes.Disconnected, Stage: "payload", Err: err}
+}
+
+// answered takes the end of a question.
+func (t *Transfer) answered() {
+	m, q := &t.machine, &t.question
+	t.undrained = t.undrained || q.retained
+	switch t.step {
+	case stepPin:
+		t.granted()
+		return
+	case stepDelegate:
+		refused := q.fault != nil && q.fault.Cause == lanes.Refused
+		m.posted = m.posted || q.begun && !refused
+		if q.fault == nil {
+			m.ordered += uint64(len(t.order.Copies))
+		} else {
+			m.fail(q.fault)
+		}
+	case stepUnpin:
+		m.unpinned(q.fault)
+	}
+	t.advance()
+}
+
+// granted takes the slots, or asks again while others have them.
+func (t *Transfer) granted() {
+	m, q := &t.machine, &t.question
+	fault := q.fault
+	if fault == nil {
+		pinned, err := netproto.DecodePinned(t.pin(), q.payload[:])
+		if err == nil {
+			t.name.Number, t.life = pinned.Number, t.channel.Life()
+			m.granted(pinned)
+			t.advance()
+			return
+		}
+		fault = &lanes.Fault{Cause: lanes.Violated, Stage: "pin", Err: err}
+	}
+	if fault.Cause != lanes.Refused || fault.Status != netproto.StatusExhausted || t.cancelled {
+		m.fail(fault)
+		t.advance()
+		return
+	}
+	t.pausing = true
+	t.lane().Arm(&t.timer, min(t.lane().Now().After(t.pause), t.Deadline), t)
+	t.pause = min(2*t.pause, askAgainMax)
+}
+
+// Expire asks again, or gives up (reactor.TimerHandler).
+func (t *Transfer) Expire(_ *reactor.Timer, now reactor.Instant) {
+	t.pausing = false
+	if now >= t.Deadline {
+		t.machine.fail(&lanes.Fault{Cause: lanes.Deadline, Stage: "waiting for slots of the peer", Err: errNoSlots})
+	}
+	t.advance()
+}
+
+// end reports. Proof: no exchange of this transfer is under way, so that the kernel holds no buffer of its; parts that are
+// not quiet have said so.
+func (t *Transfer) end() {
+	m := &t.machine
+	o := lanes.Outcome{Drained: !t.undrained}
+	o.Local, o.Remote = m.effects()
+	if m.fault == nil {
+		o.Bytes = t.Length
+	} else {
+		o.Err = m.fault
+	}
+	t.channel = nil
+	t.Outcome = o
+	t.Done(t)
+}
