@@ -131,6 +131,7 @@ func (p *pin) end() {
 		return
 	}
 	p.state = pinEnding
+	p.service.lane.Disarm(&p.timer)
 	for i := range p.slots[:p.n] {
 		p.slots[i].stop()
 	}
@@ -149,7 +150,7 @@ func (p *pin) settle() {
 	}
 	s, asker, failure := p.service, p.asker, p.failure
 	p.settled, p.asker = true, nil
-	s.lane.Disarm(&p.timer)
+	s.lane.Disarm(&p.timer) // of a pin that was given back
 	p.tenant.Leave()
 	s.counts.pins.Add(-1)
 	for i, other := range s.pins {

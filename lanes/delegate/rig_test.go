@@ -50,6 +50,8 @@ type rig struct {
 	seed  uint64
 	world *simkernel.World
 	nodes []*node
+	leaks func()
+	sound bool // it has finished, and nothing had failed by then
 }
 
 func newRig(t testing.TB) *rig {
@@ -58,14 +60,19 @@ func newRig(t testing.TB) *rig {
 	if text := os.Getenv("ORBITTE_SEED"); text != "" {
 		seed, _ = strconv.ParseUint(text, 10, 64)
 	}
-	t.Logf("SEED=%d (replay: ORBITTE_SEED=%d go test -run '%s' ./lanes/delegate)", seed, seed, t.Name())
+	r := &rig{t: t, seed: seed, world: simkernel.NewWorld(seed, simkernel.WorldOptions{})}
 	count, size := segments.Mappings()
-	t.Cleanup(func() {
+	r.leaks = func() {
 		if c, s := segments.Mappings(); c != count || s != size {
 			t.Errorf("%d mappings with %d bytes at the start, %d with %d at the end", count, size, c, s)
 		}
+	}
+	t.Cleanup(func() {
+		if t.Failed() && !r.sound {
+			t.Logf("SEED=%d (replay: ORBITTE_SEED=%d go test -run '%s' ./lanes/delegate)", seed, seed, t.Name())
+		}
 	})
-	return &rig{t: t, seed: seed, world: simkernel.NewWorld(seed, simkernel.WorldOptions{})}
+	return r
 }
 
 func (r *rig) until(what string, done func() bool) {
@@ -416,6 +423,7 @@ func (n *node) bury() {
 // finish closes everything and checks that nothing is left: charges, slots, buffers, leases, native objects.
 func (r *rig) finish() {
 	r.t.Helper()
+	defer func() { r.sound = !r.t.Failed() }()
 	for _, n := range r.nodes {
 		if n.dead {
 			continue
@@ -434,6 +442,12 @@ func (r *rig) finish() {
 		r.pass(time.Second) // late callbacks
 		n.check()
 	}
+	for _, n := range r.nodes {
+		if n.dead || n.lasting { // the kernel takes back what a killed process has; what is retained stays mapped
+			return
+		}
+	}
+	r.leaks()
 }
 
 // close ends source, listener, sessions and channels, as the root does; the answer counts what has not ended.
