@@ -2,7 +2,6 @@ package delegate
 
 import (
 	"bytes"
-	"math/rand/v2"
 	"net/netip"
 	"os"
 	"strconv"
@@ -54,9 +53,9 @@ type rig struct {
 	sound bool // it has finished, and nothing had failed by then
 }
 
-func newRig(t testing.TB) *rig {
+// newRig makes a world of a seed, unless ORBITTE_SEED gives another one.
+func newRig(t testing.TB, seed uint64) *rig {
 	t.Helper()
-	seed := rand.Uint64()
 	if text := os.Getenv("ORBITTE_SEED"); text != "" {
 		seed, _ = strconv.ParseUint(text, 10, 64)
 	}

@@ -3,6 +3,7 @@ package delegate
 import (
 	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/orbitte/orbitte/lanes"
@@ -26,7 +27,7 @@ func TestSlotsOfEveryNumberMoveEveryByteAndNoOther(t *testing.T) {
 
 func moveEveryBorder(t *testing.T, slots int, local bool) {
 	const size = 20 * slotBytes
-	r := newRig(t)
+	r := newRig(t, rand.Uint64())
 	direct := slots%2 == 0
 	source, requester := r.node(sourceHost, setup{slots: 16, direct: direct}), r.node(requesterHost, setup{direct: direct})
 	there, here := source.register(true, size, netproto.ReadWrite, 1), requester.register(local, size, netproto.LocalOnly, 2)
