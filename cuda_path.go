@@ -11,14 +11,19 @@ var (
 	errDeviceHPTCP = errors.New("HP-TCP carries host memory only, and one side is on a GPU; name TransportTCP, which stages through pinned host memory")
 )
 
-// placing says which sides of a request are on a GPU.
-type placing struct{ here, there bool }
+// placing says which sides of a request are on a GPU, and of them which the RDMA devices reach themselves.
+type placing struct{ here, there, hereDirect, thereDirect bool }
 
 func (p placing) any() bool { return p.here || p.there }
 
 // placingOf looks at both sides.
-func placingOf(local *segments.Registration, region *netproto.Region) placing {
-	return placing{here: local.Backing().Kind() == segments.Device, there: region.Memory == netproto.MemoryCUDA}
+func (e *Engine) placingOf(r *Request, local *segments.Registration, region *netproto.Region) placing {
+	p := placing{here: local.Backing().Kind() == segments.Device, there: region.Memory == netproto.MemoryCUDA}
+	if p.any() && r.Transport == TransportRDMA && !r.Segment.Local() {
+		p.hereDirect = p.here && e.config.RDMA.DeviceMemory == DeviceDirect
+		p.thereDirect = p.there && gpuDirect(r.Segment.view().Descriptor().Capabilities, region) != ""
+	}
+	return p
 }
 
 // refuse says why a transport cannot carry device memory; nil: it can. Nothing is copied through the host that did not
@@ -42,12 +47,23 @@ func (p placing) way(path string, local bool) string {
 		return path + ", device to device"
 	case local:
 		return path + ", device and host"
-	case p.here && p.there:
-		return path + ", staged through pinned host memory on both sides"
-	case p.here:
-		return path + ", staged through pinned host memory here"
+	case p.here && p.there && p.hereDirect == p.thereDirect:
+		return path + ", " + served(p.hereDirect) + " on both sides"
 	}
-	return path + ", staged through pinned host memory there"
+	if p.here {
+		path += ", " + served(p.hereDirect) + " here"
+	}
+	if p.there {
+		path += ", " + served(p.thereDirect) + " there"
+	}
+	return path
+}
+
+func served(direct bool) string {
+	if direct {
+		return "GPUDirect"
+	}
+	return "staged through pinned host memory"
 }
 
 // PathOf is Path for one request with its addresses: it also says what happens to memory on GPUs, such as "tcp, staged

@@ -40,6 +40,7 @@ func newGPUPairOn(t testing.TB, s *rdmaSim, size int, source, requester gpuSide)
 	p.sourceNative, p.requesterNative = s.native("source", hostA), s.native("requester", hostB)
 	p.sourceDriver = p.cuda.driver("source", s.processes["source"], hostA, source.driver)
 	p.requesterDriver = p.cuda.driver("requester", s.processes["requester"], hostB, requester.driver)
+	s.gpus.drivers = map[string]*simcuda.Driver{"source": p.sourceDriver, "requester": p.requesterDriver}
 	if source.config.CUDA == nil {
 		source.config.CUDA = p.sourceDriver
 	}
@@ -51,6 +52,43 @@ func newGPUPairOn(t testing.TB, s *rdmaSim, size int, source, requester gpuSide)
 	p.export, p.own = registered(t, p.source, p.remote, ReadWrite), registered(t, p.requester, p.local, LocalOnly)
 	p.segment = opened(t, p.requester, p.source)
 	return p
+}
+
+// gpuDoor is how the twins of network devices reach the memory of the twins of GPUs, as the modules of a kernel let them.
+type gpuDoor struct {
+	drivers map[string]*simcuda.Driver // by process
+	peermem bool                       // true exactly when the hosts have nvidia-peermem
+	early   []string                   // registrations before SYNC_MEMOPS was set
+}
+
+func (g *gpuDoor) peer(p *simverbs.Process, address, length uint64) (uint64, bool) {
+	d := g.drivers[p.Name()]
+	if d == nil || !g.peermem {
+		return 0, false
+	}
+	info, err := d.Attributes(address)
+	if err != nil || info.Type != cuda.MemoryDevice {
+		return 0, false
+	}
+	if !info.SyncMem {
+		g.early = append(g.early, p.Name())
+	}
+	return d.Real(cuda.Pointer(address), length)
+}
+
+func (g *gpuDoor) export(p *simverbs.Process, descriptor int, offset, length uint64) (uint64, bool) {
+	d := g.drivers[p.Name()]
+	if d == nil {
+		return 0, false
+	}
+	start, bytes, ok := d.Exported(descriptor)
+	if !ok || offset > bytes || length > bytes-offset {
+		return 0, false
+	}
+	if info, err := d.Attributes(uint64(start)); err != nil || !info.SyncMem {
+		g.early = append(g.early, p.Name())
+	}
+	return d.Real(start+cuda.Pointer(offset), length)
 }
 
 // move runs one request over RDMA, and checks that it moved exactly its range: every byte beside it is a guard.

@@ -121,6 +121,7 @@ func classOf(err error) error {
 	var path *rdma.NoPath
 	var left *rdma.RollbackError
 	var miss *rdma.MissError
+	var direct *rdma.DirectError
 	switch {
 	case errors.As(err, &own):
 		return own.Class
@@ -130,6 +131,8 @@ func classOf(err error) error {
 		return ErrExhausted
 	case errors.As(err, &left):
 		return ErrUnquiesced
+	case errors.As(err, &direct):
+		return ErrUnavailable
 	case errors.As(err, &fault):
 		return classOfFault(fault)
 	case classOfCUDA(err) != nil:

@@ -192,7 +192,10 @@ func (g *group) startRDMA(t *task) {
 	x.Direction, x.Local, x.LocalOffset = t.direction, t.local, t.localOffset
 	x.Region, x.Offset, x.Length = t.region, t.offset, t.size
 	x.Epoch, x.Deadline, x.Remote = t.segment.epoch, g.deadline, rdma.RemoteHost
-	if t.placing.there {
+	switch {
+	case t.placing.thereDirect:
+		x.Remote = rdma.RemoteDirect
+	case t.placing.there:
 		x.Remote = rdma.RemoteStaged
 	}
 	x.Start(t.segment.peer.runner.rails, t.segment.peer.rdma)

@@ -58,8 +58,9 @@ type RDMAConfig struct {
 	// PreferredNUMANode is a hint: devices of this node come first for memory whose node is not known. Nil: none.
 	PreferredNUMANode *int
 
-	HostMemory HostMemory
-	Progress   RDMAProgress
+	HostMemory   HostMemory
+	DeviceMemory DeviceMemory
+	Progress     RDMAProgress
 	// BlockBytes is the base size of the slices of one transfer (SPEC R-8), a power of two from 4 KiB to 64 MiB; 0: 64 KiB.
 	BlockBytes uint64
 	// Width is how many queue pairs one connection to a peer has; the smaller one of both sides counts. 1 to 32; 0: 1.
@@ -96,6 +97,8 @@ func (c *RDMAConfig) complete() error {
 		return invalid("Config.RDMA.PreferredNUMANode is %d; it must be 0 or more, or nil for none", *c.PreferredNUMANode)
 	case c.HostMemory > HostStaged:
 		return invalid("Config.RDMA.HostMemory is %d; it must be HostDirect or HostStaged", c.HostMemory)
+	case c.DeviceMemory > DeviceDirect:
+		return invalid("Config.RDMA.DeviceMemory is %d; it must be DeviceStaged or DeviceDirect", c.DeviceMemory)
 	case c.Progress > RDMAEventDriven:
 		return invalid("Config.RDMA.Progress is %d; it must be RDMAPolling or RDMAEventDriven", c.Progress)
 	case c.BlockBytes < 4096 || c.BlockBytes > payloadBytesMax || c.BlockBytes&(c.BlockBytes-1) != 0:
@@ -159,7 +162,10 @@ func (c *Config) completeRDMA() error {
 	}
 	own := *c.RDMA // the caller's stays as it is
 	c.RDMA = &own
-	return c.RDMA.complete()
+	if err := c.RDMA.complete(); err != nil {
+		return err
+	}
+	return c.checkDirect()
 }
 
 // pins are the strict choices: naming a device pins port 1 and GID index 0 as well (SPEC R-1).

@@ -58,7 +58,7 @@ func (p *rdmaPart) prepare(fresh []*segments.Registration) (failed int, undone [
 	}
 	p.native.Lock()
 	for i, r := range fresh {
-		if r.Backing().Kind() == segments.Device { // no device of another kind reaches it; requests over RDMA are refused
+		if !p.registers(r.Backing()) { // what is staged is no device's to reach
 			continue
 		}
 		if err = p.register(r); err != nil {
@@ -81,6 +81,9 @@ func (p *rdmaPart) preflight(fresh []*segments.Registration) error {
 	}
 	bytes := uint64(0)
 	for _, r := range fresh {
+		if r.Backing().Kind() == segments.Device || !p.registers(r.Backing()) { // no page of the host's is locked
+			continue
+		}
 		copies := uint64(len(p.transport.Devices()))
 		if r.Permission() != LocalOnly {
 			copies *= 2
@@ -96,7 +99,7 @@ func (p *rdmaPart) register(r *segments.Registration) error {
 		return &Error{Index: -1, Class: ErrClosed}
 	}
 	m := &nativeMemory{part: p, registration: r, backing: r.Backing(), what: r.Range().String()}
-	registered, err := p.transport.Register(r.Address(), r.Length(), r.Permission() != LocalOnly)
+	registered, err := p.reach(r)
 	if err != nil {
 		var left *rdma.RollbackError
 		if errors.As(err, &left) {

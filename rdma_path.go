@@ -90,7 +90,7 @@ func (p *rdmaPart) way(s *Segment, ways []rdma.Path, where placing) string {
 		paths = &netproto.RDMAPaths{}
 	}
 	var text strings.Builder
-	text.WriteString("rdma, " + placements(where.here || p.engine.config.RDMA.HostMemory == HostStaged, where.there || paths.Host == netproto.HostStaged))
+	text.WriteString("rdma, " + placements(where.stagedHere(p.engine.config.RDMA.HostMemory == HostStaged), where.stagedThere(paths.Host == netproto.HostStaged)))
 	for i, w := range ways {
 		separator := ", "
 		if i == 0 {
@@ -100,6 +100,11 @@ func (p *rdmaPart) way(s *Segment, ways []rdma.Path, where placing) string {
 	}
 	return text.String()
 }
+
+// stagedHere says whether this side stages, whose host memory may be staged.
+func (p placing) stagedHere(host bool) bool { return p.here && !p.hereDirect || !p.here && host }
+
+func (p placing) stagedThere(host bool) bool { return p.there && !p.thereDirect || !p.there && host }
 
 func placements(here, there bool) string {
 	switch {

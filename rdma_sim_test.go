@@ -17,13 +17,14 @@ type rdmaSim struct {
 	fabric     *simverbs.Fabric
 	processes  map[string]*simkernel.Process
 	deliberate map[string]bool // processes that leave native objects on purpose
+	gpus       gpuDoor
 }
 
 func newRDMASim(t testing.TB, seed uint64, p simverbs.Personality) *rdmaSim {
 	t.Helper()
 	s := &rdmaSim{sim: newSim(t, seed, simkernel.WorldOptions{}), processes: map[string]*simkernel.Process{}, deliberate: map[string]bool{}}
 	s.fabric = simverbs.NewFabric(seed, simverbs.Options{
-		Personality: p,
+		Personality: p, Peer: s.gpus.peer, Export: s.gpus.export,
 		Now:         func() time.Duration { return time.Duration(s.Now()) },
 		Later:       s.Later,
 		Sleep:       s.Advance,

@@ -163,7 +163,7 @@ func (e *Engine) publish(specs []segments.Spec, ranges []Range) (inner []*segmen
 		failed, undone, err = e.rdma.prepare(fresh)
 		return failed, err
 	}
-	if e.rdma == nil || e.config.RDMA.HostMemory == HostStaged { // what is staged is no device's to reach
+	if e.rdma == nil {
 		prepare = nil
 	}
 	inner, err = e.tracker.RegisterPrepared(specs, prepare)

@@ -178,7 +178,7 @@ func (e *Engine) resolveRequest(r *Request) (resolved, error) {
 	if err != nil {
 		return resolved{}, err
 	}
-	placing := placingOf(local, &region)
+	placing := e.placingOf(r, local, &region)
 	err = placing.refuse(r.Transport)
 	if err == nil && r.Transport == TransportHPTCP {
 		err = optedIn(r.Segment, &region)

@@ -32,6 +32,9 @@ type Region struct {
 	GPU  int
 	// HPTCP is true exactly when the region may be reached over HP-TCP, if the peer serves it.
 	HPTCP bool
+	// GPUDirect says how the peer's RDMA devices reach a region on a GPU: "dma-buf" or "peermem", as it was observed when the
+	// region was registered. Empty: the peer stages it, or it is host memory.
+	GPUDirect string
 }
 
 // Segment is everything that one life of one peer publishes, as it was when opened or last refreshed.
@@ -82,10 +85,11 @@ func (s *Segment) view() *segments.Remote {
 
 // Regions lists what the peer published, in the order of their IDs.
 func (s *Segment) Regions() []Region {
-	published := s.view().Descriptor().Regions
+	d := s.view().Descriptor()
+	published := d.Regions
 	regions := make([]Region, len(published))
 	for i, r := range published {
-		regions[i] = Region{ID: r.ID, Address: r.Base, Length: r.Length, Permission: r.Permission, Type: r.Memory, GPU: gpuOf(&r), HPTCP: r.Flags&netproto.RegionHPTCP != 0}
+		regions[i] = Region{ID: r.ID, Address: r.Base, Length: r.Length, Permission: r.Permission, Type: r.Memory, GPU: gpuOf(&r), HPTCP: r.Flags&netproto.RegionHPTCP != 0, GPUDirect: gpuDirect(d.Capabilities, &r)}
 	}
 	return regions
 }
@@ -107,6 +111,9 @@ func (e *Engine) capabilities() netproto.Capabilities {
 	bits := netproto.CapabilityTCP | netproto.CapabilityControlNotify
 	if e.policy.TCPNotifications {
 		bits |= netproto.CapabilityNotify
+	}
+	if e.rdma != nil && e.config.RDMA.DeviceMemory == DeviceDirect && e.paths() != nil {
+		bits |= netproto.CapabilityGPUDirect | netproto.CapabilityRDMA // the one needs the other (SPEC W-9)
 	}
 	return netproto.Capabilities{Bits: bits, TransferBytesMax: e.policy.PayloadBytesMax}
 }

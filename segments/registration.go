@@ -55,6 +55,10 @@ func (r *Registration) Region() netproto.Region { return r.region }
 // prepared, before anybody sees it (Tracker.RegisterPrepared).
 func (r *Registration) Attach(native any) { r.native = native }
 
+// Observe adds what was seen while the range was registered natively to what a peer is told (SPEC W-8). Like Attach, only
+// before anybody sees the registration.
+func (r *Registration) Observe(f netproto.RegionFlags) { r.region.Flags |= f }
+
 // Attachment is what Attach gave it, nil for nothing; use it while a loan is held.
 func (r *Registration) Attachment() any { return r.native }
 

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/orbitte/orbitte/budgets"
+	"github.com/orbitte/orbitte/cuda"
 	"github.com/orbitte/orbitte/netproto"
 	"github.com/orbitte/orbitte/reactor"
 	"github.com/orbitte/orbitte/verbs"
@@ -51,6 +52,8 @@ type Registered struct {
 	copies []copies
 	byNIC  [netproto.PathsMax]*copies
 	cache  *cache
+	gpu    *cuda.Memory // that the view is of; nil: host memory
+	way    DeviceWay    // how devices reach it; it does not change once the view is registered
 	refs   int          // Register calls that share it
 	uses   atomic.Int64 // users, and retiredBit
 	done   func(error)
@@ -77,7 +80,10 @@ func (e *RollbackError) Unwrap() []error { return []error{e.Err, e.Why} }
 // shared: each Register is paired with one Retire. The errors: *budgets.Exhausted, the
 // library's, *RollbackError. One goroutine at a time; slow.
 func (t *Transport) Register(address, length uint64, remote bool) (*Registered, error) {
-	v := view{address, length, remote}
+	return t.register(view{address, length, remote}, nil)
+}
+
+func (t *Transport) register(v view, gpu *cuda.Memory) (*Registered, error) {
 	if t.state.Load() != uint32(transportOpen) {
 		return nil, ErrClosed
 	}
@@ -85,7 +91,7 @@ func (t *Transport) Register(address, length uint64, remote bool) (*Registered, 
 		g.refs++
 		return g, nil
 	}
-	g := &Registered{view: v, cache: &t.cache, refs: 1}
+	g := &Registered{view: v, cache: &t.cache, refs: 1, gpu: gpu}
 	var usable []*Device
 	for _, d := range t.devices {
 		if state, _ := d.State(); state != verbs.Fenced {
@@ -140,6 +146,10 @@ func (g *Registered) chargePiece(p *piece) (err error) {
 
 func (g *Registered) register(c *copies) (err error) {
 	domain := c.device.Domain
+	if g.gpu != nil {
+		c.local.region, err = g.reach(domain, g.view.address, g.view.length, verbs.AccessLocalWrite)
+		return err
+	}
 	if c.local.region, err = domain.Register(g.view.address, g.view.length, verbs.AccessLocalWrite); err == nil && g.parented(c.device) {
 		c.parent.region, err = domain.Register(g.view.address, g.view.length, verbs.AccessLocalWrite|verbs.AccessWindowBind)
 	}
@@ -151,6 +161,9 @@ func (g *Registered) rollback(err error) error {
 	kept, why := g.deregister()
 	if kept == 0 {
 		return err
+	}
+	if g.gpu != nil {
+		g.gpu.Retain(why)
 	}
 	return &RollbackError{Err: err, Kept: kept, Why: why}
 }

@@ -54,7 +54,7 @@ func (s *ConnectService) Serve(session *control.Session, _ netproto.Request) {
 		}
 	}
 	known := r.peers[offer.Incarnation] != nil
-	if status, err := checkOffer(&offer, own, r.transport.config.Width, known); err != nil {
+	if status, err := checkOffer(&offer, own, r.transport.config.Width, r.transport.config.Device == DeviceDirect, known); err != nil {
 		r.transport.counts.refused.Add(1)
 		session.Refuse(status)
 		return
@@ -110,6 +110,9 @@ func (a *acceptance) build(array *Array) {
 	}
 	c := r.newConnection(array, r.Rail(a.offer.PeerNIC), Source, direction(a.offer.Direction))
 	c.Other, c.OtherEpoch, c.OtherNIC, c.OtherDomain = a.offer.Incarnation, a.offer.Epoch, a.offer.NIC, a.offer.Domain
+	if c.profile = a.offer.Profile; c.profile == netproto.ProfileRegion {
+		c.private = &privateEnd{identity: r.transport.identity()}
+	}
 	r.peers[c.Other] = c
 	a.c = c
 	starts := c.starts()

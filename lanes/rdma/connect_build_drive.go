@@ -45,6 +45,7 @@ func (q *Claim) build(a *Array) {
 	path := q.Peer.path(q.Path.Remote)
 	c := r.newConnection(a, rail, Requester, q.Direction)
 	c.peer, c.OtherEpoch, c.OtherNIC, c.OtherDomain = q.Peer, q.Peer.Epoch, path.NIC, path.PD
+	c.profile = max(q.Profile, netproto.ProfileWindow)
 	b := &builder{c: c, claim: q}
 	q.makes = b
 	if q.Deadline != reactor.Forever {
@@ -75,8 +76,14 @@ func (b *builder) make() {
 // create makes the pairs of a connection, in state Init. On the cold loop.
 func (c *Connection) create(route verbs.Route, receives int) error {
 	config := &c.rails.transport.config
+	if c.private != nil {
+		if err := c.private.open(c.Device); err != nil {
+			return err
+		}
+		receives = 1
+	}
 	for range c.array.Width {
-		p, err := c.Device.Domain.CreatePair(verbs.PairPlan{
+		p, err := c.domain().CreatePair(verbs.PairPlan{
 			Sends: c.rail.sends, Receives: c.rail.receives, SendDepth: config.SendDepth, ReceiveDepth: receives, Shared: true,
 		})
 		if err != nil {
@@ -104,13 +111,14 @@ func (c *Connection) access() verbs.Access {
 // unmake destroys pairs that were never attached. True: something is left, and is in the context's book. On the cold
 // loop.
 func (c *Connection) unmake() (left bool) {
+	var stay error
 	for _, p := range c.pairs {
 		_ = p.Drain() // nothing was posted; a refusal retains the pair, and the next call answers the same
-		if p.Destroy() != nil {
-			left = true
+		if err := p.Destroy(); err != nil {
+			stay = err
 		}
 	}
-	return left
+	return c.endPrivate(stay) != nil
 }
 
 // describe is this end as the wire has it.
@@ -118,8 +126,8 @@ func (c *Connection) describe(route verbs.Route, starts []uint32) netproto.Conne
 	config := &c.rails.transport.config
 	d := netproto.Connection{
 		Epoch: config.Epoch, Incarnation: c.Own, Peer: c.Other, NIC: c.Device.NIC, PeerNIC: c.OtherNIC, Port: route.Port,
-		Link: netproto.LinkInfiniBand, Direction: operation(c.Direction), Profile: netproto.ProfileWindow,
-		Domain: c.Device.Identity, PeerDomain: c.OtherDomain, GID: route.GID.GID, LID: route.LID, MTU: uint16(route.MTU),
+		Link: netproto.LinkInfiniBand, Direction: operation(c.Direction), Profile: c.profile,
+		Domain: c.identity(), PeerDomain: c.OtherDomain, GID: route.GID.GID, LID: route.LID, MTU: uint16(route.MTU),
 		Depth: uint16(min(config.SendDepth, 1<<16-1)), ReadsOutstanding: uint8(c.readsAnswered()),
 	}
 	if route.Ethernet {

@@ -132,6 +132,9 @@ type Connection struct {
 	// OtherPairs are the other side's queue pair numbers.
 	OtherPairs []netproto.PairAddress
 
+	profile netproto.GrantProfile
+	private *privateEnd // at the source of a grant on a GPU; nil: it shares its device's domain
+
 	rails  *Rails
 	rail   *Rail
 	array  *Array
@@ -307,7 +310,10 @@ type Claim struct {
 	Path      Path // as Rails.Choose found it
 	Direction lanes.Direction
 	// Private asks for a connection of its own, which no other claim shares (SPEC R-16).
-	Private  bool
+	Private bool
+	// Profile says how the grants over it will end; one that ends by regions (netproto.ProfileRegion) is private, and has
+	// one queue pair. 0: ProfileWindow.
+	Profile  netproto.GrantProfile
 	Deadline reactor.Instant
 	User     User
 	// Answered is called on the lane, perhaps inside Rails.Claim: Hold has the connection, or Err says why there is none.
@@ -351,8 +357,12 @@ func (r *Rails) Claim(q *Claim) {
 	if q.Private {
 		key.Private = r.transport.incarnation()
 	}
+	width := Width(r.transport.config.Width, q.Peer.PairsMax)
+	if q.Profile == netproto.ProfileRegion {
+		width = 1
+	}
 	q.waiter.Data, q.waiter.Deadline = q, int64(q.Deadline)
-	if r.acquire(key, Width(r.transport.config.Width, q.Peer.PairsMax), &q.waiter, q) == Wait && q.Deadline != reactor.Forever {
+	if r.acquire(key, width, &q.waiter, q) == Wait && q.Deadline != reactor.Forever {
 		r.lane.Arm(&q.timer, q.Deadline, q)
 	}
 }

@@ -172,11 +172,11 @@ func (c *Connection) detach() {
 	var first error
 	c.errand.send(c.rails.transport.config.Cold, c.rails.lane.Loop, func() {
 		for _, p := range c.pairs {
-			if err := p.Destroy(); err != nil {
-				first = err
-				return // the rest stays: a refusal is not worked around (SPEC R-18)
+			if first = p.Destroy(); first != nil {
+				break // the rest stays: a refusal is not worked around (SPEC R-18)
 			}
 		}
+		first = c.endPrivate(first)
 	}, func(reactor.Instant) {
 		c.rails.pending--
 		c.destroyed(first)
@@ -237,6 +237,9 @@ func (c *Connection) retain(why error) {
 	r.transport.counts.retained.Add(1)
 	for _, p := range c.pairs {
 		_ = p.Retain(why) // one that is gone, or retained before, stays so
+	}
+	if c.private != nil {
+		c.private.keep(why)
 	}
 	answers := r.store.Retained(c.array, nil)
 	c.unlist()

@@ -46,7 +46,9 @@ func checkAnswer(asked, a *netproto.Connection, epoch netproto.Epoch, path *netp
 		return mismatch("requester's incarnation", fmt.Sprintf("%x", a.Peer), fmt.Sprintf("%x", asked.Incarnation))
 	case a.NIC != path.NIC || a.PeerNIC != asked.NIC:
 		return mismatch("pair of NICs", fmt.Sprintf("%d and %d", a.PeerNIC, a.NIC), fmt.Sprintf("%d and %d", asked.NIC, path.NIC))
-	case a.Domain != path.PD || a.PeerDomain != asked.Domain:
+	case asked.Profile == netproto.ProfileRegion && a.Domain == path.PD:
+		return mismatch("domain", fmt.Sprintf("%#x", a.Domain), "one of its own, for memory on a GPU")
+	case asked.Profile != netproto.ProfileRegion && a.Domain != path.PD || a.PeerDomain != asked.Domain:
 		return mismatch("pair of domains", fmt.Sprintf("%#x and %#x", a.PeerDomain, a.Domain), fmt.Sprintf("%#x and %#x", asked.Domain, path.PD))
 	case a.Port != path.Port || a.Link != path.Link:
 		return mismatch("port and link", fmt.Sprintf("%d and %d", a.Port, a.Link), fmt.Sprintf("%d and %d", path.Port, path.Link))
@@ -69,8 +71,8 @@ func checkTerms(asked, a *netproto.Connection) error {
 
 // checkOffer holds what a requester offers against the path of this source that it names; nil: the source has no such
 // NIC. Known says that the requester's incarnation is in use already: whatever becomes of that one, this question
-// changes nothing.
-func checkOffer(o *netproto.Connection, own *netproto.Path, width int, known bool) (netproto.Status, error) {
+// changes nothing. Direct says that the source lets devices reach memory on GPUs.
+func checkOffer(o *netproto.Connection, own *netproto.Path, width int, direct, known bool) (netproto.Status, error) {
 	switch {
 	case !o.Peer.IsZero():
 		return netproto.StatusProtocolError, mismatch("source's incarnation", fmt.Sprintf("%x", o.Peer), "zero in a question")
@@ -82,8 +84,10 @@ func checkOffer(o *netproto.Connection, own *netproto.Path, width int, known boo
 		return netproto.StatusBackendUnavailable, mismatch("path", "paused", "active")
 	case own.Link != o.Link || o.Link == netproto.LinkEthernet && mapped(own.GID) != mapped(o.GID):
 		return netproto.StatusBackendUnavailable, mismatch("link or address family", o.Link, own.Link)
-	case o.Profile != netproto.ProfileWindow:
+	case o.Profile == netproto.ProfileRegion && !direct:
 		return netproto.StatusBackendUnavailable, mismatch("profile", o.Profile, netproto.ProfileWindow)
+	case o.Profile == netproto.ProfileRegion && len(o.Pairs) != 1:
+		return netproto.StatusProtocolError, mismatch("width", len(o.Pairs), "1 for a grant on a GPU")
 	case len(o.Pairs) > width:
 		return netproto.StatusExhausted, mismatch("width", len(o.Pairs), fmt.Sprintf("at most %d", width))
 	}

@@ -50,6 +50,7 @@ type grantTerms struct {
 	requester, source           netproto.Epoch
 	requesterEnd, sourceEnd     netproto.Incarnation
 	direction                   netproto.Operation
+	profile                     netproto.GrantProfile
 	parent, grant               uint64
 	region, offset, length      uint64
 	address                     uint64
@@ -63,7 +64,7 @@ type grantTerms struct {
 // binding is the one message that ends the grant.
 func (g *grantTerms) binding() netproto.Binding {
 	return netproto.Binding{
-		Profile: netproto.ProfileWindow, Direction: g.direction, Requester: g.requester, Source: g.source,
+		Profile: g.profile, Direction: g.direction, Requester: g.requester, Source: g.source,
 		RequesterEnd: g.requesterEnd, SourceEnd: g.sourceEnd, Parent: g.parent, Grant: g.grant,
 		Region: g.region, Offset: g.offset, Length: g.length, Address: g.address, Key: g.key, Slice: g.slice, Slices: g.slices,
 		RequesterNIC: g.requesterNIC, SourceNIC: g.sourceNIC, Pair: g.pair, SourcePair: g.sourceNumber, RequesterPair: g.requesterPair,

@@ -61,6 +61,7 @@ type parent struct {
 	staging      *staging // nil: the range itself is exposed
 	copied       int
 	gpu          gpuSide
+	straight     directGrant
 	links        []*link
 	used         int
 	children     []child
@@ -147,6 +148,8 @@ func (p *parent) begin(r netproto.Request) {
 	p.write = r.Operation == netproto.OperationRDMAWrite || r.Operation == netproto.OperationRDMAWriteSliced
 	p.region, p.offset, p.length = r.Region, r.Offset, r.Length
 	p.used, p.reserved, p.copied = 0, 0, 0
+	p.gpu.reset(nil)
+	p.straight.reset()
 	p.forced, p.away, p.by, p.backoff = false, false, 0, lanes.Backoff{}
 	if cap(p.children) < len(p.request.Slices) {
 		p.children = make([]child, len(p.request.Slices))
@@ -169,8 +172,6 @@ func (p *parent) admit() netproto.Status {
 	switch {
 	case p.length > r.lane.Policy.PayloadBytesMax || len(p.request.Slices) > config.slicesMax():
 		return netproto.StatusExhausted
-	case p.request.Profile != netproto.ProfileWindow:
-		return netproto.StatusBackendUnavailable
 	case p.source.find(p.request.Requester, p.request.Generation) != nil:
 		return netproto.StatusProtocolError
 	}
@@ -184,6 +185,9 @@ func (p *parent) admit() netproto.Status {
 	}
 	p.registration = registration
 	p.gpu.reset(registration)
+	if p.request.Profile != p.profile() {
+		return netproto.StatusBackendUnavailable
+	}
 	if p.staged() {
 		if f := p.gpu.ready(r.lane, registration); f != nil {
 			return copyStatus(f)
@@ -233,7 +237,7 @@ func (p *parent) name() netproto.Status {
 			return netproto.StatusCacheMiss
 		case c.OtherEpoch != p.request.Requester || c.Direction != d || p.names(c):
 			return netproto.StatusProtocolError
-		case p.staged() && c.holds.n > 0: // one grant, one connection (SPEC R-16)
+		case c.profile != p.profile() || (p.staged() || p.direct()) && c.holds.n > 0: // one grant, one connection (SPEC R-16)
 			return netproto.StatusProtocolError
 		}
 		if p.used == len(p.links) {
@@ -249,6 +253,9 @@ func (p *parent) name() netproto.Status {
 			return netproto.StatusProtocolError
 		}
 		p.children[i].link, p.children[i].pair = l, int(slice.Pair)
+	}
+	if p.direct() && !p.alone() {
+		return netproto.StatusProtocolError
 	}
 	return netproto.StatusSuccess
 }
@@ -352,6 +359,10 @@ func (p *parent) step() {
 	m := &p.machine
 	switch m.stage {
 	case parentStocking:
+		if p.direct() {
+			p.grantRegions()
+			break
+		}
 		p.stock()
 	case parentFilling:
 		if p.touch(segments.Shared) {
@@ -368,6 +379,10 @@ func (p *parent) step() {
 		m.stage, p.copied = parentCommit, 0
 		p.again = true
 	case parentCommit:
+		if p.direct() {
+			p.commitDirect()
+			break
+		}
 		if p.staging == nil || !p.write || p.touch(segments.Exclusive) {
 			p.end()
 		}

@@ -44,6 +44,11 @@ func (p *parent) revoke() {
 	if p.gpu.stop() {
 		return
 	}
+	if p.direct() {
+		if p.tearDown(); !p.straight.down {
+			return
+		}
+	}
 	for i := range p.children {
 		x := &p.children[i]
 		switch phase := p.machine.phases[i]; {
@@ -408,7 +413,7 @@ func (c *Connection) listen(pair int) error {
 		c.onEnd(w.end)
 	}
 	n := c.line(pair)
-	k := &c.rail.stock
+	k := c.stock()
 	for n.listening < n.reserved {
 		slot := k.take()
 		address, key := k.place(slot)
@@ -444,7 +449,7 @@ func (w *well) end(err error) {
 		return
 	}
 	for _, slot := range w.out {
-		w.c.rail.stock.put(slot)
+		w.c.stock().put(slot)
 	}
 	w.out = nil
 }
@@ -472,7 +477,7 @@ func (w *well) Reaped(word uint64, m *verbs.Reaped) {
 	c, pair, slot := w.c, int(word>>32), int32(uint32(word))
 	w.remove(slot)
 	c.count(pair, 0, -1)
-	k := &c.rail.stock
+	k := c.stock()
 	defer k.put(slot) // proof: its completion
 	if m.Status != verbs.WorkSuccess {
 		return
@@ -496,7 +501,7 @@ func (w *well) Reaped(word uint64, m *verbs.Reaped) {
 		w.violated("no such grant", nil)
 	case p.children[i].link.c != c || p.children[i].pair != pair || !p.children[i].terms.agrees(&b):
 		w.violated("it does not agree with the grant that it names", nil)
-	case !p.children[i].window.EndByPeer(m):
+	case !p.children[i].ended(m):
 		w.violated(fmt.Sprintf("the device ended key %#x, want %#x", uint32(m.Invalidated), p.children[i].terms.key), nil)
 	default:
 		p.receive(i)

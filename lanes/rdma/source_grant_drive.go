@@ -96,13 +96,14 @@ func (p *parent) publish() {
 		return
 	}
 	payload := buffer.Bytes(netproto.GrantsSizeMax)[:0]
+	p.straight.out = true
 	for i := range p.children {
 		x, slice := &p.children[i], &p.request.Slices[i]
 		c := x.link.c
 		x.terms = grantTerms{
 			requester: p.request.Requester, source: r.transport.config.Epoch, requesterEnd: c.Other, sourceEnd: c.Own, direction: operation(c.Direction),
 			parent: p.request.Generation, grant: r.transport.generation(&r.transport.grants.generations), region: p.region, offset: slice.Offset, length: slice.Length,
-			address: x.terms.address, key: uint32(x.window.Publish()), slice: uint16(i), slices: uint16(len(p.children)),
+			profile: p.profile(), address: x.terms.address, key: x.publish(), slice: uint16(i), slices: uint16(len(p.children)),
 			requesterNIC: c.OtherNIC, sourceNIC: c.Device.NIC, pair: uint8(x.pair),
 			sourceNumber: uint32(c.Pair(x.pair).Number()), requesterPair: c.OtherPairs[x.pair].Number,
 		}
@@ -120,11 +121,25 @@ func (p *parent) publish() {
 	p.asker.slip.Answer(netproto.StatusSuccess, payload)
 }
 
+// publish is the key of a grant, from here on known to others.
+func (x *child) publish() uint32 {
+	if x.window == nil {
+		return uint32(x.link.c.private.grant.RemoteKey())
+	}
+	return uint32(x.window.Publish())
+}
+
+// ended is true exactly when a message that agrees with the grant has ended its key; that of a region ends with the
+// connection.
+func (x *child) ended(m *verbs.Reaped) bool { return x.window == nil || x.window.EndByPeer(m) }
+
 // receive takes the receipt of one child: its window is idle again.
 func (p *parent) receive(i int) {
 	x := &p.children[i]
-	x.link.c.rail.stock.putWindow(x.window)
-	x.window = nil
+	if x.window != nil {
+		x.link.c.rail.stock.putWindow(x.window)
+		x.window = nil
+	}
 	p.machine.receive(i)
 	carried := &x.link.c.Device.traffic.served
 	if p.write {
@@ -150,7 +165,7 @@ func (p *parent) unexpect(i int) {
 // Expire is the source's deadline, or the end of a grace (reactor.TimerHandler). A commit under way goes on: it is bounded,
 // and would otherwise leave the range half changed (SPEC T-1).
 func (p *parent) Expire(*reactor.Timer, reactor.Instant) {
-	if p.machine.stage == parentCommit && p.lease.Held() && p.staging != nil {
+	if p.machine.stage == parentCommit && (p.lease.Held() && p.staging != nil || p.direct()) {
 		return
 	}
 	p.forced = true

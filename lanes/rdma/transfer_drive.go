@@ -64,8 +64,10 @@ type Transfer struct {
 	staging    *staging
 	copied     int
 	gpu        gpuSide
-	filled     bool // staged WRITE: true exactly when staging has the payload
-	roomy      bool // true exactly while receives of the peer are reserved
+	visible    errand // makes what devices wrote to a GPU visible to it
+	flushed    bool   // true exactly when that was done, or tried
+	filled     bool   // staged WRITE: true exactly when staging has the payload
+	roomy      bool   // true exactly while receives of the peer are reserved
 	next       *Transfer
 	before     *Transfer // beside behind: among all that run
 	behind     *Transfer
@@ -96,6 +98,7 @@ type RemoteMemory uint8
 const (
 	RemoteHost   RemoteMemory = iota
 	RemoteStaged              // on a GPU; the source copies through staging
+	RemoteDirect              // on a GPU; devices reach it, and each slice has a connection of its own (SPEC C-7)
 )
 
 // leg is one pair of NICs of a transfer: its connection and who is told about it.
@@ -167,14 +170,23 @@ func (t *Transfer) staged() bool {
 }
 
 // private is true exactly when the transfer has connections of its own (SPEC R-16).
-func (t *Transfer) private() bool { return t.staged() || t.stagedThere() }
+func (t *Transfer) private() bool { return t.staged() || t.aloneThere() }
 
-// stagedThere is true exactly when the source stages, as far as it has said.
-func (t *Transfer) stagedThere() bool {
+// aloneThere is true exactly when the source gives each grant a connection of its own, as far as it has said: it stages, or
+// devices reach its GPU.
+func (t *Transfer) aloneThere() bool {
 	if t.Remote == RemoteHost {
 		return t.peer.Host == netproto.HostStaged
 	}
-	return t.Remote == RemoteStaged
+	return t.Remote != RemoteHost
+}
+
+// profile is how the transfer's grants end.
+func (t *Transfer) profile() netproto.GrantProfile {
+	if t.Remote == RemoteDirect {
+		return netproto.ProfileRegion
+	}
+	return netproto.ProfileWindow
 }
 
 func (t *Transfer) reset(r *Rails, p *Peer) {
@@ -186,6 +198,7 @@ func (t *Transfer) reset(r *Rails, p *Peer) {
 	t.used, t.owed, t.closing, t.copied = 0, 0, 0, 0
 	t.slots, t.grants = t.slots[:0], t.grants[:0]
 	t.pausing, t.filled, t.forced, t.retiring, t.asked, t.away, t.roomy = false, false, false, false, false, false, false
+	t.flushed = false
 	t.backoff, t.roomBy, t.by = lanes.Backoff{}, 0, 0
 	if t.encodeGrants == nil { // once, so that later runs allocate nothing
 		t.encodeGrants = func(dst []byte) []byte { return netproto.AppendGrantRequest(dst, &t.request) }
@@ -209,7 +222,7 @@ func (t *Transfer) connect() {
 			t.fail(fault(lanes.Unreachable, "path", err))
 			return
 		}
-		l := t.legFor(path)
+		l := t.legFor(path, t.Remote == RemoteDirect)
 		offset, length := cut.At(i)
 		t.machine.parcels = append(t.machine.parcels, parcel{offset: offset, length: length, leg: uint8(l.index)})
 		r.Rail(path.Local).Device.Charge(length)
@@ -225,15 +238,22 @@ func (t *Transfer) connect() {
 			continue
 		}
 		l.claim.Peer, l.claim.Path, l.claim.Direction, l.claim.Private = t.peer, l.path, t.Direction, t.private()
-		l.claim.Deadline = t.Deadline
+		l.claim.Deadline, l.claim.Profile = t.Deadline, t.profile()
 		r.Claim(&l.claim)
 	}
 	t.advance()
 }
 
-// limit is how many slices there may be: what SPEC R-8 and the peer admit.
+// limit is how many slices there may be: what SPEC R-8 and the peer admit. Where each takes a queue pair, a lane's share of
+// them bounds a transfer: the transfers at the head of all lanes have their places at once then, and none waits for
+// another one's while it holds some.
 func (t *Transfer) limit() int {
-	return lanes.SliceCap(t.Direction, t.gpu.memory != nil, t.peer.SlicesMax)
+	n := lanes.SliceCap(t.Direction, t.gpu.memory != nil, t.peer.SlicesMax)
+	if t.Remote == RemoteDirect {
+		share := t.rails.transport.config.Budgets.Endpoints.Limit() / int64(len(t.rails.transport.rails))
+		n = int(max(1, min(int64(n), share)))
+	}
+	return n
 }
 
 // credit is how many receives the peer has for one pair: those of the largest parent that it admits.
@@ -244,9 +264,9 @@ func (p *Peer) credit() int {
 	return p.SlicesMax
 }
 
-func (t *Transfer) legFor(path Path) *leg {
+func (t *Transfer) legFor(path Path, alone bool) *leg {
 	for _, l := range t.legs[:t.used] {
-		if l.path.Local == path.Local && l.path.Remote == path.Remote {
+		if !alone && l.path.Local == path.Local && l.path.Remote == path.Remote {
 			return l
 		}
 	}

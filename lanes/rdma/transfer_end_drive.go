@@ -17,7 +17,7 @@ func (t *Transfer) Cancel() { t.halted(lanes.Cancelled, nil) }
 
 func (t *Transfer) halted(why lanes.Cause, err error) {
 	switch t.machine.stage {
-	case transferIdle, transferHalting, transferAbandoning, transferParting:
+	case transferIdle, transferHalting, transferAbandoning, transferFlushing, transferParting:
 	case transferChecking:
 		t.check.exchange.Cancel()
 	case transferCommit:
@@ -33,7 +33,7 @@ func (t *Transfer) halted(why lanes.Cause, err error) {
 // Expire is the deadline, and later the end of the grace (reactor.TimerHandler).
 func (t *Transfer) Expire(*reactor.Timer, reactor.Instant) {
 	switch t.machine.stage {
-	case transferCommit, transferAbandoning, transferParting: // they have bounds of their own
+	case transferCommit, transferAbandoning, transferFlushing, transferParting: // they have bounds of their own
 	case transferHalting:
 		t.forced = true
 		if t.asked {
@@ -210,6 +210,10 @@ func (t *Transfer) retain() {
 
 // settle ends the transfer: no work of it is with a device, or that is not proven for good.
 func (t *Transfer) settle() {
+	if t.mustFlush() {
+		t.flush()
+		return
+	}
 	lane := t.rails.lane
 	lane.Disarm(&t.clock)
 	lane.Disarm(&t.retry)
@@ -303,6 +307,9 @@ func (t *Transfer) work(c *Connection, slice int) (verbs.Work, bool) {
 		k := &l.rail.stock
 		t.bind(c, slice, k.bytes(t.slots[slice]))
 		w.Operation, w.Flags, w.Length = verbs.SendWithInvalidate, verbs.Fence|verbs.Solicited, netproto.BindingSize
+		if t.Remote == RemoteDirect { // a region is no window: nothing is invalidated, and its end is the source's (SPEC C-7)
+			w.Operation, w.RemoteKey = verbs.Send, 0
+		}
 		w.Address, w.LocalKey = k.place(t.slots[slice])
 		m.posted(slice, what, 0)
 		if m.stage == transferHalting {
@@ -324,7 +331,7 @@ func (t *Transfer) work(c *Connection, slice int) (verbs.Work, bool) {
 func (t *Transfer) bind(c *Connection, slice int, dst []byte) {
 	p := &t.machine.parcels[slice]
 	netproto.PutBinding(dst, &netproto.Binding{
-		Profile: netproto.ProfileWindow, Direction: operation(t.Direction), Requester: t.request.Requester, Source: t.Epoch,
+		Profile: t.profile(), Direction: operation(t.Direction), Requester: t.request.Requester, Source: t.Epoch,
 		RequesterEnd: c.Own, SourceEnd: c.Other, Parent: t.request.Generation, Grant: p.grant.Generation,
 		Region: t.Region, Offset: t.Offset + p.offset, Length: p.length, Address: p.grant.Address, Key: p.grant.Key,
 		Slice: uint16(slice), Slices: uint16(len(t.machine.parcels)), RequesterNIC: c.Device.NIC, SourceNIC: c.OtherNIC, Pair: p.pair,
@@ -335,7 +342,7 @@ func (t *Transfer) bind(c *Connection, slice int, dst []byte) {
 // spilled (eater).
 func (t *Transfer) spilled(_ *Connection, slice int, w *verbs.Work, err error) {
 	what := workPayload
-	if w.Operation == verbs.SendWithInvalidate {
+	if w.Operation == verbs.SendWithInvalidate || w.Operation == verbs.Send {
 		what = workBinding
 	}
 	t.machine.spilled(slice, what, uint64(w.Length))

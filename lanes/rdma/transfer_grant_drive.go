@@ -11,7 +11,7 @@ import (
 func (t *Transfer) ask() {
 	g := &t.request
 	*g = netproto.GrantRequest{
-		Profile: netproto.ProfileWindow, Requester: t.rails.transport.config.Epoch, Generation: t.rails.transport.generation(&t.rails.transport.grants.parents),
+		Profile: t.profile(), Requester: t.rails.transport.config.Epoch, Generation: t.rails.transport.generation(&t.rails.transport.grants.parents),
 		Connections: g.Connections[:0], Slices: g.Slices[:0],
 	}
 	for _, l := range t.legs[:t.used] {

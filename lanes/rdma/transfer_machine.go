@@ -29,12 +29,13 @@ const (
 	transferCommit  // staged READ: staging to local range
 	transferHalting // it failed: what is with devices ends, what was granted is given back
 	transferAbandoning
-	transferParting // private connections end
+	transferFlushing // what devices wrote to a GPU is made visible to it
+	transferParting  // private connections end
 )
 
 var transferStageNames = [...]string{
 	"idle", "check", "RDMA connection", "waiting for receives of the source", "message slots", "lease", "RDMA grant", "RDMA payload",
-	"RDMA receipt", "commit", "RDMA cleanup", "RDMA abandon", "end of the connection",
+	"RDMA receipt", "commit", "RDMA cleanup", "RDMA abandon", "visibility to the GPU", "end of the connection",
 }
 
 func (s transferStage) String() string { return transferStageNames[s] }
