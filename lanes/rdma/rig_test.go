@@ -31,6 +31,7 @@ type rig struct {
 	fabric    *simverbs.Fabric
 	sites     []*site
 	processes map[string]*simkernel.Process
+	gpus      map[string]*gpus // by process
 }
 
 // siteOptions shape one site. Zero values choose the defaults named with each field.
@@ -96,11 +97,11 @@ func newRigWith(t testing.TB, p simverbs.Personality, prompt bool) *rig {
 		later = nil
 	}
 	r.fabric = simverbs.NewFabric(seed, simverbs.Options{
-		Personality: p,
-		Now:         func() time.Duration { return time.Duration(w.Now()) },
-		Later:       later,
-		Sleep:       w.Advance,
-		Violation:   func(err error) { t.Error(err) },
+		Personality: p, Peer: r.peer, Export: r.export,
+		Now:       func() time.Duration { return time.Duration(w.Now()) },
+		Later:     later,
+		Sleep:     w.Advance,
+		Violation: func(err error) { t.Error(err) },
 		Signal: func(p *simverbs.Process) (int, func(), func(), func(), error) {
 			process := r.processes[p.Name()]
 			d, signal, err := process.Signal()
