@@ -6,6 +6,7 @@ import (
 
 	"github.com/orbitte/orbitte/budgets"
 	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/lanes/hptcp"
 	"github.com/orbitte/orbitte/lanes/rdma"
 )
 
@@ -119,8 +120,15 @@ func (e *Error) advice() advice {
 	if a, ok := e.receipt(); ok {
 		return a
 	}
-	if e.Class == ErrExhausted {
+	var unreached *hptcp.UnreachedError
+	switch {
+	case e.Class == ErrExhausted:
 		return e.exhaustion()
+	case e.Class == ErrUnreachable && errors.As(e.Cause, &unreached):
+		return advice{
+			"nothing was posted; the data port of HP-TCP did not answer, which says nothing about the control port",
+			"let the data port through every firewall (HPTCP.Bind at the peer fixes it), and check that the source runs; then submit again",
+		}
 	}
 	return advices[e.Class]
 }

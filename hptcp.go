@@ -85,6 +85,9 @@ func (e *Engine) listenHPTCP(control netip.AddrPort) error {
 			return err
 		}
 	}
+	if err := e.reachesData(bind.Addr()); err != nil {
+		return err
+	}
 	listener, bound, err := listenOn(e, bind, func(r *runner) *hptcp.Service { return r.fastServer })
 	if err != nil {
 		return err
@@ -93,6 +96,20 @@ func (e *Engine) listenHPTCP(control netip.AddrPort) error {
 	p.listener, p.bound = listener, bound
 	p.endpoint = e.hptcpConfig(0).Endpoint(familyOf(bound.Addr()), bound.Port())
 	return nil
+}
+
+// reachesData refuses a data listener that peers cannot reach: they connect to it under the host of the endpoint. An endpoint
+// that is configured may lead to any address of this host.
+func (e *Engine) reachesData(data netip.Addr) error {
+	endpoint, err := netip.ParseAddrPort(e.endpoint)
+	if e.config.Advertise != "" || err != nil {
+		return nil
+	}
+	host := endpoint.Addr().Unmap()
+	if data == host || data.IsUnspecified() && (data.Is6() || host.Is4()) {
+		return nil
+	}
+	return invalid("Config.HPTCP.Bind is %q, but peers look for the data port under the host of the endpoint, %v; bind both to one host, or name in Config.Advertise a host that leads to both", e.config.HPTCP.Bind, host)
 }
 
 func familyOf(a netip.Addr) netproto.AddressFamily {

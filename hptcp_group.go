@@ -1,7 +1,10 @@
 package orbitte
 
 import (
+	"errors"
+
 	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/lanes/control"
 )
 
 // joint is the one that carries the task at hand.
@@ -30,9 +33,33 @@ func (c *carrier) start(t *task) {
 	x.Start(t.segment.peer.fast)
 }
 
-// ended tells the tasks of the transfer apart: those that are in place, those that may be, and those that were never
-// asked for (SPEC G-3).
+// ended: a peer whose data address does not answer is asked over the control stream whether it still lives its old life.
+// A new one has another data port, so that the old one says nothing (SPEC G-1).
 func (c *carrier) ended() {
+	var fault *lanes.Fault
+	o := &c.transfer.Outcome
+	if !errors.As(o.Err, &fault) || fault.Cause != lanes.Unreachable || max(o.Local, o.Remote) > lanes.EffectNone {
+		c.tell()
+		return
+	}
+	s := c.group.tasks[c.group.next].segment
+	q := &control.Inquiry{Epoch: s.epoch, Deadline: c.group.deadline, Done: c.asked}
+	c.question = q
+	q.Start(s.peer.channel)
+}
+
+// asked takes the answer: another epoch is the reason; anything else leaves the one there was.
+func (c *carrier) asked(q *control.Inquiry) {
+	c.question = nil
+	if q.Err != nil && classOf(q.Err) == ErrStaleEpoch {
+		c.transfer.Outcome.Err = q.Err
+	}
+	c.tell()
+}
+
+// tell tells the tasks of the transfer apart: those that are in place, those that may be, and those that were never
+// asked for (SPEC G-3).
+func (c *carrier) tell() {
 	x, g, j := &c.transfer, c.group, c.joint()
 	done, o := uint64(0), x.Outcome
 	end := j.first + j.count
@@ -85,5 +112,8 @@ func (g *group) beside(t *task, o lanes.Outcome) {
 // cancel ends what runs (SPEC G-8).
 func (c *carrier) cancel() {
 	c.transfer.Cancel()
+	if c.question != nil {
+		c.question.Cancel()
+	}
 	c.own.copy.Cancel()
 }

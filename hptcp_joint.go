@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/lanes/control"
 	"github.com/orbitte/orbitte/lanes/hptcp"
 	"github.com/orbitte/orbitte/segments"
 )
@@ -31,6 +32,7 @@ type carrier struct {
 	ranges   []segments.Range
 	bits     []uint64
 	own      ownCopy
+	question *control.Inquiry // under way only after a data address that did not answer
 }
 
 // claim is a range that one task changes.

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -111,6 +112,53 @@ func TestRestartOnTheSameDataPortInheritsNothing(t *testing.T) {
 	request.Segment = fresh
 	_, err = requester.SubmitAndWait(soon(t), []Request{request})
 	must(t, err)
+}
+
+// A source that comes back on its endpoint with another data port is known for what it is: nobody listens on the old one
+// any more, so the control stream is asked. A data port that is only shut in is named, with its address.
+//
+// proves G-1, H-2
+func TestRestartOnAnotherDataPortIsAStaleEpoch(t *testing.T) {
+	s := newSim(t, 7, simkernel.WorldOptions{})
+	requester, _ := s.engine("requester", hostB, fast(Config{}))
+	memory, local := allocated(t, 4096), allocated(t, 4096)
+	registered(t, requester, local, LocalOnly)
+	start := func(name, data string) *Engine {
+		e, err := Open(s.config(s.Process(name, hostA), Config{HPTCP: &HPTCPConfig{Bind: data}}, "10.0.0.1:7000"))
+		must(t, err)
+		s.drive(e)
+		return e
+	}
+	first := start("first", "10.0.0.1:7001")
+	export, err := first.Register(memory, 0, 4096, ReadWrite, OverHPTCP)
+	must(t, err)
+	old := opened(t, requester, first)
+	request := Request{Operation: Read, Transport: TransportHPTCP, Segment: old, Local: local.Address(), Remote: memory.Address(), Length: 4096}
+	must(t, first.Unregister(soon(t), export))
+	closeEngine(t, first)
+	_, err = requester.SubmitAndWait(soon(t), []Request{request}) // nobody is there at all
+	if own := wants(t, err, ErrUnreachable); !strings.Contains(own.Error(), "10.0.0.1:7001") || !strings.Contains(own.Remedy(), "HPTCP.Bind") {
+		t.Errorf("the data address is not named: %v", err)
+	}
+	second := start("second", "10.0.0.1:7002")
+	defer drain(t, second)
+	for range 2 {
+		report, err := requester.SubmitAndWait(soon(t), []Request{request, request})
+		if wants(t, err, ErrStaleEpoch); report.Failed != 0 || !report.LocallyDrained {
+			t.Errorf("%+v", report)
+		}
+	}
+}
+
+// A data port behind a firewall that answers nothing ends the request at its deadline, with the address that was tried.
+func TestADataPortThatAnswersNothingIsNamed(t *testing.T) {
+	s := newFastSim(t, 8, simkernel.WorldOptions{}, Config{}, Config{}, 4096)
+	s.Link(hostB, hostA).BlackHole(true)
+	_, err := s.requester.SubmitAndWait(s.within(time.Second), []Request{hurried(s.request(Read, 0, 4096))})
+	if own := wants(t, err, ErrDeadline); !strings.Contains(own.Error(), "data address 10.0.0.1:") {
+		t.Errorf("%v", err)
+	}
+	s.Link(hostB, hostA).BlackHole(false)
 }
 
 // The source checks every request, whatever the requester's view says: region, permission, opt-in and its own end.
@@ -427,8 +475,20 @@ func TestHPTCPConfigurationIsCheckedBeforeAnythingIsMade(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+	for _, c := range []Config{ // peers look for the data port under the host of the endpoint
+		{HPTCP: &HPTCPConfig{Bind: "127.0.0.2:0"}}, {Bind: "[::1]:0", HPTCP: &HPTCPConfig{Bind: "0.0.0.0:0"}},
+	} {
+		c.Kernel, c.Lanes = Epoll, 1
+		_, err := Open(c)
+		if own := wants(t, err, ErrInvalid); !strings.Contains(own.Error(), "Config.HPTCP.Bind") {
+			t.Errorf("%v", err)
+		}
+	}
+	elsewhere, err := Open(Config{Kernel: Epoll, Lanes: 1, Advertise: "source.example:7000", HPTCP: &HPTCPConfig{Bind: "127.0.0.2:0"}})
+	must(t, err) // the name may lead to both
+	closeEngine(t, elsewhere)
 	e := newEngine(t, Config{Kernel: Epoll, Lanes: 1, HPTCP: &HPTCPConfig{}})
-	_, err := Open(Config{Kernel: Epoll, Lanes: 1, HPTCP: &HPTCPConfig{Bind: e.Stats().HPTCP.Address}})
+	_, err = Open(Config{Kernel: Epoll, Lanes: 1, HPTCP: &HPTCPConfig{Bind: e.Stats().HPTCP.Address}})
 	wants(t, err, ErrSystem) // the port is taken
 }
 

@@ -159,7 +159,7 @@ func (l *link) connect() {
 			}
 			_ = lane.Kernel().Close(d) // nothing was done with it
 		}
-		last.Err = err
+		last.Err = &UnreachedError{address, err}
 		for _, e := range exhaustedCall {
 			if errors.Is(err, e) {
 				last.Cause = lanes.Exhausted
@@ -233,7 +233,7 @@ func (l *link) rest() {
 // (reactor.TimerHandler).
 func (l *link) Expire(*reactor.Timer, reactor.Instant) {
 	if l.state != linkReady {
-		l.retire(&lanes.Fault{Cause: lanes.Unreachable, Stage: "hello", Err: errHello})
+		l.retire(&lanes.Fault{Cause: lanes.Unreachable, Stage: "hello", Err: l.peer.unreachedAt(errHello)})
 		return
 	}
 	if lane := l.peer.pool.lane; l.fresh {
@@ -318,10 +318,10 @@ func (l *link) lost(end loss) {
 		p.address++
 		l.connect()
 	default:
-		p.address = 0
 		if was == linkConnecting && fault.Cause == lanes.Disconnected {
-			fault = &lanes.Fault{Cause: lanes.Unreachable, Stage: "connect", Err: end.err}
+			fault = &lanes.Fault{Cause: lanes.Unreachable, Stage: "connect", Err: p.unreachedAt(end.err)}
 		}
+		p.address = 0
 		l.unconnected(*fault)
 	}
 	p.held--

@@ -1,6 +1,7 @@
 package hptcp
 
 import (
+	"errors"
 	"net/netip"
 
 	"github.com/orbitte/orbitte/lanes"
@@ -88,6 +89,41 @@ func (p *Peer) Streams() int {
 		}
 	}
 	return n
+}
+
+// Ready is how many streams carry requests; on the peer's lane.
+func (p *Peer) Ready() int {
+	n := 0
+	for _, l := range p.links {
+		if l.state == linkReady {
+			n++
+		}
+	}
+	return n
+}
+
+// UnreachedError names the data address that did not answer: the control stream beside it may work well, where a firewall
+// lets one port through only (errors.As; the Err of a Fault).
+type UnreachedError struct {
+	Address netip.AddrPort
+	Err     error
+}
+
+func (e *UnreachedError) Error() string {
+	return "data address " + e.Address.String() + ": " + e.Err.Error()
+}
+
+// Unwrap returns the underlying error.
+func (e *UnreachedError) Unwrap() error { return e.Err }
+
+var errNoStream = errors.New("no stream could be opened")
+
+// unreachedAt says the error of the address in use.
+func (p *Peer) unreachedAt(err error) error {
+	if p.address >= len(p.addresses) {
+		return err
+	}
+	return &UnreachedError{p.addresses[p.address], err}
 }
 
 func classOf(t *Transfer) class {

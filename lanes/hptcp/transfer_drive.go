@@ -92,7 +92,11 @@ type deadline Transfer
 // Expire ends the transfer (reactor.TimerHandler).
 func (d *deadline) Expire(*reactor.Timer, reactor.Instant) {
 	t := (*Transfer)(d)
-	t.fail(&lanes.Fault{Cause: lanes.Deadline, Stage: t.stage()}, true)
+	fault := &lanes.Fault{Cause: lanes.Deadline, Stage: t.stage()}
+	if t.state == stateMoving && t.asked == 0 && t.peer.Ready() == 0 {
+		fault.Err = t.peer.unreachedAt(errNoStream)
+	}
+	t.fail(fault, true)
 }
 
 // Start begins; on the peer's lane. Done follows, possibly at once.
