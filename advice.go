@@ -6,6 +6,7 @@ import (
 
 	"github.com/orbitte/orbitte/budgets"
 	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/lanes/delegate"
 	"github.com/orbitte/orbitte/lanes/hptcp"
 	"github.com/orbitte/orbitte/lanes/rdma"
 )
@@ -139,6 +140,11 @@ func (e *Error) receipt() (advice, bool) {
 	var late *rdma.SourceDeadlineError
 	var fault *lanes.Fault
 	switch {
+	case errors.Is(e.Cause, delegate.ErrTakenBack):
+		return advice{
+			"the source took the pinned slots of the request back, or its region is gone; the effects are in the report",
+			"refresh the segment; ask for less at a time, or raise Config.SourceTimeout at the peer; mind a remote effect that is unknown",
+		}, true
 	case errors.As(e.Cause, &late):
 		return advice{
 			"the source took the grants of the request back when its own deadline for them passed; the effects are in the report",

@@ -26,10 +26,20 @@ type closing struct {
 // streams stay, and answer "source closed". Errors: ErrUnquiesced when the context ends first; call it
 // again to go on waiting.
 func (e *Engine) CloseSource(ctx context.Context) error {
-	e.admission.Fence()
+	e.fenceSource()
 	return e.quiet(ctx, "CloseSource", e.admission.Gate.Quiet(), func() string {
 		return fmt.Sprintf("%d frames are being served", e.admission.Gate.Inside())
 	})
+}
+
+// fenceSource refuses every further frame, and takes back what peers have pinned here.
+func (e *Engine) fenceSource() {
+	e.admission.Fence()
+	for _, r := range e.runners {
+		if r.pins != nil {
+			r.pins.Fence()
+		}
+	}
 }
 
 // CloseRequester refuses every further submission, open and notification for good and waits for those in
@@ -60,7 +70,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	e.mu.Lock()
 	e.closing.began = true
 	e.mu.Unlock()
-	e.admission.Fence()
+	e.fenceSource()
 	e.requester.Fence()
 	if err := e.CloseSource(ctx); err != nil {
 		return renamed(err, "Close")

@@ -131,6 +131,11 @@ type Config struct {
 	// tells peers of it, and refuses requests that name TransportHPTCP with ErrUnavailable (SPEC G-4, W-9).
 	HPTCP *HPTCPConfig
 
+	// RemoteStaging lets the engine direct how peers stage their memory on GPUs, for requests with RemoteSlots, and with CUDA
+	// lets peers direct it here. Nil: neither; then such requests are refused with ErrUnavailable, and peers are told that
+	// nothing is offered (SPEC C-8, G-4).
+	RemoteStaging *RemoteStagingConfig
+
 	// RequestTimeout applies to a submission whose context has no deadline; 0: 30 s.
 	RequestTimeout time.Duration
 	// SourceTimeout bounds each served frame, from its acceptance; 0: 5 s, at most 300 s.

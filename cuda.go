@@ -52,7 +52,7 @@ func (e *Engine) buildCUDA() error {
 	}
 	config := staging.Config{
 		ChunkBytes: e.config.Limits.StagingChunkBytes, Chunks: e.config.Limits.stagingChunks(len(e.runners)),
-		Budget: e.budgets.pinned, Cold: p.slow.lane.Loop,
+		Slots: e.config.laneSlots(len(e.runners)), Budget: e.budgets.pinned, Cold: p.slow.lane.Loop,
 	}
 	for _, r := range e.runners {
 		stage := staging.New(r.lane, config)

@@ -82,5 +82,5 @@ func (s *Segment) PathOf(r Request) (string, error) {
 	if err != nil {
 		return "", aboutPeer("PathOf", s.endpoint, err)
 	}
-	return resolved.placing.way(path, s.Local()), nil
+	return resolved.placing.way(path+slotsWay(int(resolved.slots)), s.Local()), nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/orbitte/orbitte/budgets"
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/lanes/control"
+	"github.com/orbitte/orbitte/lanes/delegate"
 	"github.com/orbitte/orbitte/lanes/hptcp"
 	"github.com/orbitte/orbitte/lanes/rdma"
 	"github.com/orbitte/orbitte/netproto"
@@ -81,8 +82,9 @@ type runner struct {
 	lane       *lanes.Lane
 	pool       *control.Pool
 	server     *control.Server
-	rails      *rdma.Rails // nil without RDMA
-	fast       *hptcp.Pool // nil without HP-TCP, as fastServer is
+	pins       *delegate.Service // nil unless peers may direct the staging here
+	rails      *rdma.Rails       // nil without RDMA
+	fast       *hptcp.Pool       // nil without HP-TCP, as fastServer is
 	fastServer *hptcp.Service
 	stopped    chan struct{} // closed when the loop has ended
 	err        error         // of Run or Close; read after stopped
@@ -100,6 +102,7 @@ type engineBudgets struct {
 	rdma                             rdma.Budgets      // nil budgets without RDMA
 	hptcp                            hptcpBudgets
 	pinned                           *budgets.Budget // nil without CUDA
+	slots                            *budgets.Budget // nil unless peers may direct the staging here
 	ledger                           budgets.Ledger  // all of them, in the order of Stats
 }
 
@@ -129,7 +132,10 @@ func newBudgets(c *Config, lanes int) engineBudgets {
 		b.rdma = newRDMABudgets(add, &c.RDMA.Limits)
 	}
 	if c.CUDA != nil {
-		b.pinned = add("pinned staging", "bytes", int64(l.PinnedStagingBytes))
+		b.pinned = add("pinned staging", "bytes", int64(l.PinnedStagingBytes+c.slotBytes()))
+	}
+	if c.offersSlots() {
+		b.slots = add(slotsBudget, "slots", int64(c.RemoteStaging.Slots))
 	}
 	if c.HPTCP != nil {
 		b.hptcp = newHPTCPBudgets(add, c.HPTCP.Limits.Streams, lanes)

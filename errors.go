@@ -9,6 +9,7 @@ import (
 
 	"github.com/orbitte/orbitte/budgets"
 	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/lanes/delegate"
 	"github.com/orbitte/orbitte/lanes/rdma"
 	"github.com/orbitte/orbitte/netproto"
 	"github.com/orbitte/orbitte/segments"
@@ -133,6 +134,8 @@ func classOf(err error) error {
 		return ErrUnquiesced
 	case errors.As(err, &direct):
 		return ErrUnavailable
+	case errors.Is(err, delegate.ErrTakenBack):
+		return ErrPeer
 	case errors.As(err, &fault):
 		return classOfFault(fault)
 	case classOfCUDA(err) != nil:

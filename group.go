@@ -5,6 +5,7 @@ import (
 
 	"github.com/orbitte/orbitte/budgets"
 	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/lanes/delegate"
 	"github.com/orbitte/orbitte/lanes/local"
 	"github.com/orbitte/orbitte/lanes/rdma"
 	"github.com/orbitte/orbitte/reactor"
@@ -30,9 +31,10 @@ type group struct {
 	bytes     budgets.Charge
 	pair      transferPair
 	copy      local.Transfer
-	rdma      *rdma.Transfer // nil before the first request over RDMA
-	ways      []rdma.Path    // of the last request over RDMA
-	fast      *carrier       // nil before the first request over HP-TCP
+	rdma      *rdma.Transfer     // nil before the first request over RDMA
+	ways      []rdma.Path        // of the last request over RDMA
+	directed  *delegate.Transfer // nil before the first request with remote slots
+	fast      *carrier           // nil before the first request over HP-TCP
 	start     reactor.Letter
 	cancelled atomic.Bool
 	where     atomic.Pointer[runner] // whose lane owns the group; only that lane changes it; nil before the start
@@ -108,6 +110,9 @@ func (g *group) resolve(requests []Request) (total uint64, err error) {
 		if r.transport == TransportRDMA && g.rdma == nil {
 			g.rdma = &rdma.Transfer{Done: func(x *rdma.Transfer) { g.rdmaEnded(x) }}
 		}
+		if r.slots > 0 && g.directed == nil {
+			g.directed = &delegate.Transfer{Done: func(x *delegate.Transfer) { g.taskEnded(x.Outcome) }}
+		}
 		if r.transport == TransportHPTCP && g.fast == nil {
 			g.fast = newCarrier(g)
 		}
@@ -181,6 +186,10 @@ func (g *group) Receive(*reactor.Letter, reactor.Instant) {
 	}
 	if t.transport == TransportRDMA {
 		g.startRDMA(t)
+		return
+	}
+	if t.slots > 0 && t.size > 0 {
+		g.startDirected(t)
 		return
 	}
 	g.pair.start(t, g.deadline)
@@ -310,6 +319,9 @@ func (c *groupCancel) Receive(*reactor.Letter, reactor.Instant) {
 	if c.group.where.Load() == c.owner {
 		c.group.pair.at().Cancel()
 		c.group.copy.Cancel()
+		if c.group.directed != nil {
+			c.group.directed.Cancel()
+		}
 		if c.group.rdma != nil {
 			c.group.rdma.Cancel()
 		}
@@ -378,7 +390,7 @@ func (g *group) carriedBy(t *task) string {
 	case t.transport == TransportHPTCP:
 		return g.engine.hptcpWay()
 	case g.engine.policy.Direct:
-		return "tcp direct"
+		return "tcp direct" + g.slotsWay(t)
 	}
-	return "tcp"
+	return "tcp" + g.slotsWay(t)
 }

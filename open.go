@@ -49,6 +49,9 @@ func open(config Config) (*Engine, error) {
 			return nil, err
 		}
 	}
+	if err := config.completeRemoteStaging(len(places)); err != nil {
+		return nil, err
+	}
 	e := &Engine{
 		config: config, requester: lanes.NewGate(), peers: map[peerKey]*peer{},
 		budgets: newBudgets(&config, len(places)), driver: make(chan struct{}, 1),
@@ -149,7 +152,7 @@ func (e *Engine) build(places []lanes.Place) error {
 			lane.Journal.Signal = e.notes
 		}
 		r := &runner{lane: lane, pool: control.NewPool(lane), server: control.NewServer(lane, &e.admission), stopped: make(chan struct{})}
-		tcp.NewService(r.server)
+		e.offerSlots(r, tcp.NewService(r.server))
 		notify := control.NewNotifyService(e.inbox)
 		r.server.Handle(netproto.OperationNotify, notify)
 		r.server.Handle(netproto.OperationControlNotify, notify)

@@ -61,7 +61,7 @@ func (p *transferPair) follow() {
 		return
 	}
 	now, then := &g.tasks[g.next], &g.tasks[g.next+1]
-	if then.transport != TransportTCP || then.segment.peer != now.segment.peer || now.direction == lanes.Read && then.direction == lanes.Write || entangled(now, then) {
+	if then.transport != TransportTCP || then.slots > 0 || then.segment.peer != now.segment.peer || now.direction == lanes.Read && then.direction == lanes.Write || entangled(now, then) {
 		return
 	}
 	x := &p.transfer[1-p.turn]

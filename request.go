@@ -69,6 +69,14 @@ type Request struct {
 	// whole may be as long as Limits.SubmittedBytes lets it. Zero is checked like any other and moves nothing.
 	Length uint64
 
+	// RemoteSlots makes this side direct how the peer stages its memory on a GPU, over TransportTCP: the peer pins so many
+	// chunks of its staging memory for the request, 1 for a serial transfer, up to 16 to let its GPU work on some while
+	// others travel; it may pin fewer, and the request waits for at least one. Zero, which is the default, leaves all
+	// staging to each side (SPEC C-8). Never chosen by itself (SPEC G-4): both engines need Config.RemoteStaging, otherwise the
+	// request is refused with ErrUnavailable. It is a number of the request and no transport, since the payload stays with
+	// TCP, under the same limits and checks; a READ that fails may have changed a part of the local range.
+	RemoteSlots int
+
 	// The rest is for TransportHPTCP. At most one of Pages, Strides and Spans makes the request one of many ranges, all in
 	// one registration on each side, up to 1,048,576 in one submission; Local and Remote are what they count from, and
 	// Length stays zero, since it follows. Such a request costs bytes and nanoseconds for each page, no round trip (SPEC H-8).
@@ -149,6 +157,7 @@ type resolved struct {
 	remote       uint64 // address at the source, as the request has it
 	remoteSize   uint64
 	placing      placing
+	slots        uint8 // of the peer's staging that this side directs; 0: none
 }
 
 // resolveRequest checks one request and borrows what it needs, before any effect (SPEC G-2, G-4, G-7). The
@@ -180,6 +189,9 @@ func (e *Engine) resolveRequest(r *Request) (resolved, error) {
 	}
 	placing := e.placingOf(r, local, &region)
 	err = placing.refuse(r.Transport)
+	if err == nil && r.RemoteSlots > 0 && !placing.there {
+		err = &Error{Class: ErrUnavailable, Cause: errNothingStaged}
+	}
 	if err == nil && r.Transport == TransportHPTCP {
 		err = optedIn(r.Segment, &region)
 	}
@@ -194,7 +206,7 @@ func (e *Engine) resolveRequest(r *Request) (resolved, error) {
 	return resolved{
 		direction: r.Operation, transport: r.Transport, atomic: r.Atomic, scattered: r.scattered() && x.count > 0, segment: r.Segment,
 		local: local, localOffset: r.Local + x.local - local.Address(), localSize: x.localSize,
-		region: region.ID, offset: offset, size: x.bytes, remote: remote, remoteSize: x.remoteSize, placing: placing,
+		region: region.ID, offset: offset, size: x.bytes, remote: remote, remoteSize: x.remoteSize, placing: placing, slots: uint8(r.RemoteSlots),
 	}, nil
 }
 
@@ -236,6 +248,10 @@ func (e *Engine) preflight(r *Request) error {
 		return &Error{Class: ErrInvalid, Cause: errAtomicElse}
 	case r.scattered() && r.Transport != TransportHPTCP:
 		return &Error{Class: ErrInvalid, Cause: errLayoutElse}
+	case r.RemoteSlots != 0:
+		if err := e.preflightSlots(r); err != nil {
+			return err
+		}
 	}
 	switch r.Transport {
 	case TransportTCP:

@@ -115,6 +115,9 @@ func (e *Engine) capabilities() netproto.Capabilities {
 	if e.rdma != nil && e.config.RDMA.DeviceMemory == DeviceDirect && e.paths() != nil {
 		bits |= netproto.CapabilityGPUDirect | netproto.CapabilityRDMA // the one needs the other (SPEC W-9)
 	}
+	if e.config.offersSlots() {
+		bits |= netproto.CapabilityPins
+	}
 	return netproto.Capabilities{Bits: bits, TransferBytesMax: e.policy.PayloadBytesMax}
 }
 

@@ -40,6 +40,8 @@ type Stats struct {
 	HPTCP *HPTCPStats
 	// CUDA is nil for an engine without it.
 	CUDA *CUDAStats
+	// RemoteStaging is nil unless peers may direct the staging here.
+	RemoteStaging *RemoteStagingStats
 }
 
 // LaneStats is one lane's share.
@@ -75,7 +77,7 @@ type Traffic struct {
 func (e *Engine) Stats() Stats {
 	s := Stats{
 		Endpoint: e.endpoint, Epoch: e.policy.Epoch, Kernel: e.runners[0].lane.Kernel().Name(), KernelReason: e.kernel,
-		Gauges: e.budgets.ledger.Snapshot(), Unquiesced: e.counts.unquiesced.Load(), RDMA: e.rdma.stats(), HPTCP: e.hptcp.stats(), CUDA: e.cuda.stats(),
+		Gauges: e.budgets.ledger.Snapshot(), Unquiesced: e.counts.unquiesced.Load(), RDMA: e.rdma.stats(), HPTCP: e.hptcp.stats(), CUDA: e.cuda.stats(), RemoteStaging: e.slotStats(),
 	}
 	for _, r := range e.runners {
 		l := LaneStats{Index: r.lane.Index, Loop: r.lane.Loop.Stats(), DroppedNotes: r.lane.Journal.Dropped(), Traffic: trafficOf(&r.lane.Counts)}

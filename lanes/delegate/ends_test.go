@@ -515,3 +515,29 @@ func TestACopyThatHangsKeepsItsSlot(t *testing.T) {
 		p.finish()
 	}
 }
+
+// A source that offers no slots refuses everything about them, and goes on with the stream.
+//
+// proves C-8, G-4
+func TestASourceThatOffersNoSlotsRefuses(t *testing.T) {
+	p := newPair(t, setup{bare: true}, setup{}, 4*slotBytes)
+	c := p.requester.channel(p.source)
+	name := netproto.PinName{Requester: p.requester.policy.Epoch, Generation: 1, Number: 64}
+	for what, status := range map[string]netproto.Status{
+		"pin":      p.requester.pin(c, p.source, p.there, 1, netproto.PinRead, 1),
+		"delegate": p.requester.order(c, p.source, name, netproto.DelegateCopy{Length: 9}),
+		"unpin":    p.requester.unpin(c, p.source, name),
+	} {
+		if status != netproto.StatusBackendUnavailable {
+			t.Errorf("%s: %v", what, status)
+		}
+	}
+	if o := p.requester.load(c, p.source, lanes.Read, p.here, name, 0, 0, 1); fault(t, o).Status != netproto.StatusUnknownRegion {
+		t.Errorf("%+v", o)
+	}
+	o := p.wait(p.requester.ask(lanes.Write, p.source, p.here, p.there, 0, 0, 300, 2).start(c))
+	if fault(t, o).Status != netproto.StatusBackendUnavailable || o.Remote != lanes.EffectNone || p.source.server.Sessions() != 1 {
+		t.Errorf("%+v, %d streams", o, p.source.server.Sessions())
+	}
+	p.finish()
+}

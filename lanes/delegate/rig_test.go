@@ -41,6 +41,7 @@ type setup struct {
 	idle             time.Duration // 0: a minute
 	handlers         int64         // 0: 4
 	slow             time.Duration // of every copy
+	bare             bool          // it offers no slots
 }
 
 // rig is a simulated world of nodes with one lane and two GPUs each.
@@ -149,7 +150,10 @@ func (r *rig) node(host netip.Addr, s setup) *node {
 	n.cold = n.loop("cold", true)
 	n.gpus(s)
 	n.pool, n.server = control.NewPool(n.lane), control.NewServer(n.lane, &n.admission)
-	n.service = NewService(n.server, tcp.NewService(n.server), Config{Slots: n.slots, PeerSlots: s.peerSlots})
+	payload := tcp.NewService(n.server)
+	if !s.bare {
+		n.service = NewService(n.server, payload, Config{Slots: n.slots, PeerSlots: s.peerSlots})
+	}
 	d, address, err := n.lane.Kernel().Listen(netip.AddrPortFrom(host, 0), reactor.SocketOptions{})
 	if err != nil {
 		r.t.Fatal(err)
@@ -453,7 +457,9 @@ func (r *rig) finish() {
 func (n *node) close() *int {
 	n.t.Helper()
 	n.admission.Fence()
-	n.service.Fence()
+	if n.service != nil {
+		n.service.Fence()
+	}
 	n.until("a quiet source", func() bool { return n.admission.Gate.Inside() == 0 })
 	left := 2 + len(n.channels)
 	one := func() { left-- }
@@ -468,8 +474,11 @@ func (n *node) close() *int {
 // check looks for leaks.
 func (n *node) check() {
 	n.t.Helper()
-	stats := n.service.Stats()
-	if stats.Pins != 0 || stats.Slots != stats.Lost || stats.Slots != n.slots.Used() || len(n.service.pins) != 0 {
+	var stats Stats
+	if n.service != nil {
+		stats = n.service.Stats()
+	}
+	if stats.Pins != 0 || stats.Slots != stats.Lost || stats.Slots != n.slots.Used() || n.service != nil && len(n.service.pins) != 0 {
 		n.t.Errorf("pins are left: %+v, charged %d", stats, n.slots.Used())
 	}
 	n.tracker.RetireAll()

@@ -22,6 +22,10 @@ const (
 	unpinPatience = time.Second
 )
 
+// ErrTakenBack says that the source does not know the pin any more: its deadline for it passed, it is closing, or the region
+// that it was for has gone.
+var ErrTakenBack = errors.New("the source has taken the pinned slots back, or the region is gone")
+
 var (
 	errUnpinned = errors.New("the stream to which the peer's slots were pinned is gone, and they with it")
 	errNoSlots  = errors.New("all slots of the peer's remote staging are in use")
@@ -114,6 +118,9 @@ func (t *Transfer) Cancel() {
 	}
 }
 
+// Granted is how many slots the source pinned for the last run; 0: none.
+func (t *Transfer) Granted() int { return int(t.machine.slots) }
+
 func (t *Transfer) lane() *lanes.Lane { return t.channel.Lane() }
 
 // advance takes the next step.
@@ -178,7 +185,7 @@ func (t *Transfer) moved(x *tcp.Transfer) {
 		return
 	}
 	m.local = o.Local
-	m.fail(faultOf(o.Err))
+	m.fail(explained(faultOf(o.Err)))
 	t.advance()
 }
 
@@ -187,6 +194,14 @@ func faultOf(err error) *lanes.Fault {
 		return f
 	}
 	return &lanes.Fault{Cause: lanes.Disconnected, Stage: "payload", Err: err}
+}
+
+// explained adds to the refusal of what names a pin that the pin is gone.
+func explained(f *lanes.Fault) *lanes.Fault {
+	if f != nil && f.Cause == lanes.Refused && f.Status == netproto.StatusUnknownRegion {
+		f.Err = ErrTakenBack
+	}
+	return f
 }
 
 // answered takes the end of a question.
@@ -203,10 +218,10 @@ func (t *Transfer) answered() {
 		if q.fault == nil {
 			m.ordered += uint64(len(t.order.Copies))
 		} else {
-			m.fail(q.fault)
+			m.fail(explained(q.fault))
 		}
 	case stepUnpin:
-		m.unpinned(q.fault)
+		m.unpinned(explained(q.fault))
 	}
 	t.advance()
 }

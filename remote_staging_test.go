@@ -1,0 +1,223 @@
+package orbitte
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/orbitte/orbitte/cuda"
+	"github.com/orbitte/orbitte/cuda/simcuda"
+	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/lanes/delegate"
+)
+
+// slotted is the configuration of small slots on both sides.
+func slotted(slots int) Config {
+	return Config{Limits: small, RemoteStaging: &RemoteStagingConfig{Slots: slots}}
+}
+
+// directed is a request that directs the peer's staging.
+func (p *cudaPair) directed(op Operation, offset, n, slots int) Request {
+	r := p.request(op, offset, n)
+	r.RemoteSlots = slots
+	return r
+}
+
+// Requests with remote slots, 1 and more, move exactly the range from and to a peer's GPU; the path says so before and
+// after, the peer's Stats count it, and nothing stays charged.
+//
+// proves C-8, U-1, U-2
+func TestRemoteSlotsMoveExactlyTheRange(t *testing.T) {
+	for _, here := range []bool{false, true} {
+		const size = 20 << 10
+		s := newCUDAPair(t, 1, slotted(16), slotted(16), size, true, here)
+		copies := uint64(0)
+		for i, n := range []int{1, 1008, 1009, 1010, 2019, 7 * 1009, size - 5003} {
+			for k, op := range []Operation{Read, Write, Read} {
+				slots := []int{1, 2, 16}[(i+k)%3]
+				put(t, s.sourceDriver, s.remote, i)
+				put(t, s.requesterDriver, s.local, 100+i)
+				want, from := content(t, s.requesterDriver, s.local), content(t, s.sourceDriver, s.remote)
+				if op == Write {
+					want, from = from, want
+				}
+				copy(want[5003-i:][:n], from[5003-i:][:n])
+				r := s.directed(op, 5003-i, n, slots)
+				path, err := s.segment.PathOf(r)
+				must(t, err)
+				report, err := s.requester.SubmitAndWait(soon(t), []Request{r})
+				must(t, err)
+				got := content(t, s.requesterDriver, s.local)
+				if op == Write {
+					got = content(t, s.sourceDriver, s.remote)
+				}
+				if !bytes.Equal(got, want) || report.Bytes != uint64(n) {
+					t.Fatalf("%v of %d bytes with %d slots: %+v, and not exactly the range", op, n, slots, report)
+				}
+				if path != report.Path || !bytes.Contains([]byte(path), []byte("tcp, remote staging, "+map[bool]string{true: "serial", false: "pipelined"}[slots == 1])) {
+					t.Errorf("foretold as %q, went %q with %d slots", path, report.Path, slots)
+				}
+				copies += uint64(n+1008) / 1009
+			}
+		}
+		g := gauge(t, s.source, slotsBudget)
+		if x := s.source.Stats().RemoteStaging; x.Pinned != 21 || x.Copied != copies || x.Copies != copies || x.Pins+x.Slots+x.Retained != 0 || x.Failed != 0 || g.Used != 0 || g.Peak != 16 || g.Limit != 16 {
+			t.Errorf("%+v, %d copies wanted; %+v", x, copies, g)
+		}
+		if p := gauge(t, s.source, "pinned staging"); p.Used != 20*1009 || p.Limit != 20*1009 {
+			t.Errorf("%+v", p)
+		}
+	}
+}
+
+// A request goes through remote slots only if it says so, and only where both sides have opted in; otherwise it is refused
+// before anything is posted, and no other way is taken.
+//
+// proves C-8, G-4
+func TestRemoteSlotsAreRefusedWhereSomethingIsMissing(t *testing.T) {
+	plain := Config{Limits: small}
+	for name, x := range map[string]struct {
+		source, requester Config
+		change            func(*Request)
+		class             error
+		word              string
+	}{
+		"at the requester": {slotted(4), plain, func(*Request) {}, ErrUnavailable, "Config.RemoteStaging is not set"},
+		"at the source":    {plain, slotted(4), func(*Request) {}, ErrUnavailable, "offers no remote staging"},
+		"too many":         {slotted(4), slotted(4), func(r *Request) { r.RemoteSlots = 17 }, ErrInvalid, "0 to 16"},
+		"negative":         {slotted(4), slotted(4), func(r *Request) { r.RemoteSlots = -1 }, ErrInvalid, "0 to 16"},
+		"HP-TCP":           {slotted(4), slotted(4), func(r *Request) { r.Transport = TransportHPTCP }, ErrUnavailable, "TransportTCP"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newCUDAPair(t, 1, x.source, x.requester, 4096, true, false)
+			r := s.directed(Read, 0, 100, 2)
+			x.change(&r)
+			before := s.source.Stats().Totals
+			_, err := s.requester.SubmitAndWait(soon(t), []Request{r})
+			wants(t, err, x.class)
+			mentions(t, err.Error(), x.word)
+			_, err = s.segment.PathOf(r)
+			wants(t, err, x.class)
+			if s.source.Stats().Totals != before {
+				t.Error("something was posted")
+			}
+			r = s.request(Read, 0, 100) // without slots it goes the usual way
+			report, err := s.requester.SubmitAndWait(soon(t), []Request{r})
+			must(t, err)
+			if bytes.Contains([]byte(report.Path), []byte("remote staging")) || s.source.Stats().RemoteStaging != nil && s.source.Stats().RemoteStaging.Pinned != 0 {
+				t.Errorf("slots that nobody asked for: %q", report.Path)
+			}
+		})
+	}
+	s := newCUDAPair(t, 1, slotted(4), slotted(4), 4096, false, true)
+	_, err := s.requester.SubmitAndWait(soon(t), []Request{s.directed(Read, 0, 100, 2)})
+	wants(t, err, ErrUnavailable)
+	mentions(t, err.Error(), "host memory")
+	own := opened(t, s.requester, s.requester)
+	_, err = s.requester.SubmitAndWait(soon(t), []Request{{Operation: Read, Segment: own, Local: s.local.Address(), Remote: s.local.Address() + 200, Length: 100, RemoteSlots: 1}})
+	wants(t, err, ErrUnavailable)
+	mentions(t, err.Error(), "own")
+}
+
+// Values of the configuration that make no sense are refused by name; slots are dealt out to the lanes in equal parts.
+func TestRemoteStagingConfigIsChecked(t *testing.T) {
+	for _, c := range []RemoteStagingConfig{{Slots: -1}, {Slots: 1}, {Slots: 1 << 20}, {PeerSlots: -1}} {
+		config := Config{RemoteStaging: &c}
+		if err := config.completeRemoteStaging(2); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	config := Config{RemoteStaging: &RemoteStagingConfig{Slots: 9}, CUDA: simcuda.New(1, simcuda.Options{})}
+	must(t, config.completeRemoteStaging(4))
+	if got := *config.RemoteStaging; got != (RemoteStagingConfig{Slots: 8, PeerSlots: 2}) || config.laneSlots(4) != 2 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// A batch of requests with and without remote slots runs in its order, and many submissions at once share what slots there
+// are: all succeed.
+//
+// proves C-8, G-3, B-1
+func TestManyRequestsShareFewSlots(t *testing.T) {
+	const size, part = 64 << 10, 4 << 10
+	s := newCUDAPair(t, 1, slotted(2), slotted(2), size, true, true)
+	put(t, s.sourceDriver, s.remote, 7)
+	var batches []*Batch
+	for i := range size / part {
+		var requests []Request
+		for k := range 4 {
+			r := s.directed(Read, i*part+k*part/4, part/4, (i+k)%5)
+			requests = append(requests, r)
+		}
+		b, err := s.requester.Submit(s.within(time.Minute), requests)
+		must(t, err)
+		batches = append(batches, b)
+	}
+	for i, b := range batches {
+		report, err := b.Wait(s.within(time.Minute))
+		if err != nil || report.Completed != 4 || report.Bytes != part {
+			t.Fatalf("batch %d: %+v, %v", i, report, err)
+		}
+		must(t, b.Free())
+	}
+	if !bytes.Equal(content(t, s.requesterDriver, s.local), content(t, s.sourceDriver, s.remote)) {
+		t.Error("other bytes arrived")
+	}
+	if g := gauge(t, s.source, slotsBudget); g.Used != 0 || g.Peak != 2 {
+		t.Errorf("%+v", g)
+	}
+}
+
+// A copy that fails at the source fails its request as the peer's failure; the effects are in the report.
+//
+// proves C-8, T-10
+func TestFailedCopyThroughRemoteSlotsIsThePeers(t *testing.T) {
+	for _, op := range []Operation{Read, Write} {
+		s := newCUDAPair(t, 1, slotted(4), slotted(4), 9000, true, false)
+		s.sourceDriver.Plan(simcuda.Fault{Kind: simcuda.FailCall, Call: simcuda.CallCopy, Index: 1, Result: cuda.InvalidValue})
+		report, err := s.requester.SubmitAndWait(s.within(time.Minute), []Request{s.directed(op, 0, 9000, 2)})
+		wants(t, err, ErrPeer)
+		if !report.LocallyDrained || op == Write && report.Remote != EffectUnknown || op == Read && report.Local != EffectPartial {
+			t.Errorf("%+v", report)
+		}
+		report, err = s.requester.SubmitAndWait(s.within(time.Minute), []Request{s.directed(op, 0, 9000, 2)})
+		if err != nil || report.Bytes != 9000 {
+			t.Errorf("the next one: %+v, %v", report, err)
+		}
+	}
+}
+
+// Closing the source while a peer directs its staging takes the slots back; the call is told which side ended it.
+//
+// proves C-8, G-6
+func TestCloseSourceTakesRemoteSlotsBack(t *testing.T) {
+	for _, op := range []Operation{Read, Write} {
+		s := newCUDAPair(t, 1, slotted(4), slotted(4), 9000, true, false)
+		s.sourceDriver.Plan(simcuda.Fault{Kind: simcuda.SlowCopy, By: 100 * time.Millisecond, Count: 100})
+		b, err := s.requester.Submit(s.within(time.Minute), []Request{s.directed(op, 0, 9000, 4)})
+		must(t, err)
+		s.until(time.Second, func() bool { return s.source.Stats().CUDA.CopiesInFlight > 0 })
+		must(t, s.source.CloseSource(s.within(10*time.Second)))
+		if x := s.source.Stats(); x.RemoteStaging.Slots != 0 || x.CUDA.CopiesInFlight != 0 {
+			t.Errorf("closed with %+v, %d copies under way", x.RemoteStaging, x.CUDA.CopiesInFlight)
+		}
+		report, err := b.Wait(s.within(time.Minute))
+		wants(t, err, ErrClosed)
+		if !report.LocallyDrained || op == Write && report.Remote == EffectComplete {
+			t.Errorf("%+v", report)
+		}
+		must(t, b.Free())
+	}
+}
+
+// A pin that the source took back is told as the peer's doing, with what to do.
+func TestSlotsThatWereTakenBackAreNamed(t *testing.T) {
+	err := error(&lanes.Fault{Cause: lanes.Refused, Stage: "unpin", Err: fmt.Errorf("gone: %w", delegate.ErrTakenBack)})
+	own := &Error{Index: -1, Class: classOf(err), Cause: err}
+	if !errors.Is(own, ErrPeer) {
+		t.Error(own)
+	}
+	mentions(t, own.Error(), "SourceTimeout")
+}
