@@ -206,7 +206,11 @@ func TestAFailedCallInTheLifeOfAGrantOnAGPUKeepsWhatIsNotProven(t *testing.T) {
 		}
 		for index := range indexes {
 			sweepGrant(t, fmt.Sprint(call, index), index == 0, func(e *gpuEnds) {
-				e.fabric.Plan(simverbs.Fault{Kind: simverbs.FailCall, Call: call, Process: "b", Index: index, Errno: 5})
+				kind := simverbs.FailCall
+				if call == simverbs.CallPostReceive {
+					kind = simverbs.BadWork
+				}
+				e.fabric.Plan(simverbs.Fault{Kind: kind, Call: call, Process: "b", Index: index, Errno: 5})
 			})
 		}
 	}
