@@ -72,6 +72,14 @@ const (
 	FailCall
 )
 
+// Faults of GPUs and their driver.
+const (
+	SlowCopy Kind = iota + 80
+	SpoilCallback
+	FailDriver
+	LoseGPU
+)
+
 // Param names one value of a form.
 type Param uint8
 
@@ -167,6 +175,16 @@ const (
 	Checksums
 	Atomic
 	Page
+	GPUs
+	CopyMin
+	CopyMax
+	CallbackMax
+	PinnedChunk
+	PinnedChunks
+	GPU
+	Pinned
+	DriverCall
+	Sticky
 )
 
 // form is how a value is written.
@@ -199,6 +217,12 @@ var (
 		"ibv_modify_qp", "ibv_create_qp", "ibv_destroy_qp", "ibv_reg_mr", "ibv_dereg_mr", "ibv_alloc_mw", "ibv_dealloc_mw", "ibv_create_cq",
 		"ibv_destroy_cq", "ibv_poll_cq", "ibv_req_notify_cq", "ibv_get_cq_event", "ibv_dealloc_pd", "ibv_close_device", "ibv_query_port",
 		"ibv_query_gid_ex",
+	}
+	// driverCalls are names of driver calls (cuda/simcuda, Call), and read, the one of a signal's eventfd.
+	driverCalls = []string{
+		"cuMemcpyAsync", "cuEventRecord", "cuLaunchHostFunc", "cuEventQuery", "cuStreamSynchronize", "cuCtxPopCurrent_v2", "read", "cuMemAlloc_v2",
+		"cuMemHostAlloc", "cuStreamCreate", "cuEventCreate", "cuDevicePrimaryCtxRetain", "cuMemFree_v2", "cuMemFreeHost", "cuEventDestroy_v2",
+		"cuStreamDestroy_v2", "cuDevicePrimaryCtxRelease_v2",
 	}
 	errnos = []string{"EMFILE", "ENFILE", "ENOBUFS", "ECONNABORTED", "EINTR", "ENOMEM", "ECONNREFUSED", "ENETUNREACH", "ETIMEDOUT"}
 )
@@ -235,6 +259,10 @@ var params = map[Param]spec{
 	Call: {name: "call", form: word, words: calls}, HPTCP: {name: "hptcp", form: word, words: onOff}, DataStreams: {name: "data-streams"},
 	DataSlots: {name: "data-slots"}, ChunkBytes: {name: "chunk-bytes"}, CreditBytes: {name: "credit-bytes"},
 	Checksums: {name: "checksums", form: word, words: onOff}, Atomic: {name: "atomic", form: word, words: onOff}, Page: {name: "page"},
+	GPUs: {name: "gpus"}, CopyMin: {name: "copy-min", form: duration}, CopyMax: {name: "copy-max", form: duration},
+	CallbackMax: {name: "callback-max", form: duration}, PinnedChunk: {name: "pinned-chunk"}, PinnedChunks: {name: "pinned-chunks"},
+	GPU: {name: "gpu"}, Pinned: {name: "pinned", form: word, words: onOff}, Sticky: {name: "sticky", form: word, words: onOff},
+	DriverCall: {name: "driver-call", form: word, words: driverCalls},
 }
 
 type kindSpec struct {
@@ -249,9 +277,9 @@ var kinds = map[Kind]kindSpec{
 		Submissions, SubmittedBytes, PayloadBytes, Handlers, Queue, PeerSegments, Notifications, NotificationQueue, NotificationBytes,
 		RequestTimeout, SourceTimeout, IdleTimeout, KeepaliveIdle, UserTimeout, TCPNotes, RPCNotes, Plain, HostMemory, RDMAProgress, Width, BlockBytes, Endpoints, Grants, SendWork,
 		CompletionEntries, DirectBytes, StagingBytes, CachedRegions, KeyIndices, HPTCP, DataStreams, DataSlots, ChunkBytes,
-		CreditBytes, Checksums}},
+		CreditBytes, Checksums, GPUs, CopyMin, CopyMax, CallbackMax, PinnedChunk, PinnedChunks}},
 
-	Allocate:         {name: "allocate", params: []Param{EngineOf, Memory, Length, Adopted}},
+	Allocate:         {name: "allocate", params: []Param{EngineOf, Memory, Length, Adopted, GPU, Pinned}},
 	FreeMemory:       {name: "free-memory", params: []Param{Memory}},
 	RegisterBadBatch: {name: "register-bad-batch", params: []Param{EngineOf, Memory, Offset, Length, Permission}},
 
@@ -299,6 +327,11 @@ var kinds = map[Kind]kindSpec{
 	SpoilCompletion: {name: "spoil-completion", params: []Param{EngineOf, Way, Index, Count, By}},
 	BadWork:         {name: "bad-work", params: []Param{EngineOf, Element, Unknown, Index, Count}},
 	FailCall:        {name: "fail-call", params: []Param{EngineOf, Call, Errno, Index, Count}},
+
+	SlowCopy:      {name: "slow-copy", params: []Param{EngineOf, Index, Count, By}},
+	SpoilCallback: {name: "spoil-callback", params: []Param{EngineOf, Way, Index, Count, By}},
+	FailDriver:    {name: "fail-driver", params: []Param{EngineOf, DriverCall, Sticky, Unknown, Index, Count}},
+	LoseGPU:       {name: "lose-gpu", params: []Param{EngineOf, GPU, By}},
 }
 
 var (
@@ -349,7 +382,7 @@ func (p Param) Words() []string { return params[p].words }
 // Kinds lists every action in a fixed order: what programs do, then faults.
 func Kinds() []Kind {
 	var all []Kind
-	for k := Allocate; k <= FailCall; k++ {
+	for k := Allocate; k <= LoseGPU; k++ {
 		if _, ok := kinds[k]; ok {
 			all = append(all, k)
 		}

@@ -39,6 +39,8 @@ func init() { // the table is read by functions that it lists
 		faults.PortDown: (*run).portDown, faults.PortUp: (*run).portUp, faults.ChangeGID: (*run).changeGID,
 		faults.RemoveDevice: (*run).removeDevice, faults.CutRail: (*run).cutRail, faults.DelayRail: (*run).delayRail,
 		faults.SpoilCompletion: (*run).spoilCompletion, faults.BadWork: (*run).badWork, faults.FailCall: (*run).failCall,
+
+		faults.SlowCopy: (*run).slowCopy, faults.SpoilCallback: (*run).spoilCallback, faults.FailDriver: (*run).failDriver, faults.LoseGPU: (*run).loseGPU,
 	}
 }
 
@@ -83,16 +85,21 @@ func (r *run) allocate(a faults.Action) string {
 	}
 	m := &memory{name: a.Int(faults.Memory), life: l}
 	var err error
-	if a.Bool(faults.Adopted) {
+	if m.object, m.gpu, err = l.onDevice(a); m.object != nil {
+		m.vault, m.data = l.vault, make([]byte, length)
+	} else if err == nil && a.Bool(faults.Adopted) {
 		m.object, err = orbitte.Adopt(make([]byte, length))
-	} else {
+	} else if err == nil {
 		m.object, err = orbitte.Allocate(length)
 	}
 	if err != nil {
 		return class(err)
 	}
-	m.data = m.object.Bytes()
+	if m.vault == nil {
+		m.data = m.object.Bytes()
+	}
 	fill(m.data, uint64(m.name)<<32|1)
+	m.store(0, length)
 	m.shadow = append([]byte(nil), m.data...)
 	l.memories = append(l.memories, m)
 	r.memories[m.name] = m
@@ -148,7 +155,7 @@ func (r *run) register(a faults.Action) string {
 func (r *run) registerOnce(l *life, m *memory, a faults.Action) (*orbitte.Registration, error) {
 	one := orbitte.Range{
 		Memory: m.object, Offset: uint64(a.Get(faults.Offset)), Length: uint64(a.Get(faults.Length)), Permission: netproto.Permission(a.Get(faults.Permission)),
-		HPTCP: l.opted(a.Int(faults.Registration)),
+		HPTCP: l.opted(a.Int(faults.Registration)) && !m.gpu,
 	}
 	if a.Int(faults.Registration)%4 != 0 {
 		var options []orbitte.RegisterOption
@@ -373,7 +380,7 @@ func (r *run) close(a faults.Action) string {
 
 // afterClose checks a closed engine: what it owned is gone, what is the program's stays.
 func (r *run) afterClose(l *life, err error) {
-	if err != nil && l.native != nil && l.doubtful {
+	if err != nil && l.doubtful {
 		r.retainedFor(l, err)
 		return
 	}
@@ -389,7 +396,7 @@ func (r *run) afterClose(l *life, err error) {
 	}
 	l.closed = true
 	l.task.Remove()
-	if n := l.process.Descriptors(); n > 0 {
+	if n := l.descriptors(); n > 0 {
 		r.violate(OracleLeft, "%v has %d descriptors open after Close", l, n)
 	}
 }

@@ -10,6 +10,9 @@
 // Requests over it may end one cleanup window of 30 s after their deadline. A library that refuses a call, or a device that
 // loses a completion or is removed, may make an engine keep something for good; then it lists that, and its process is ended.
 //
+// About one seed in five has CUDA: its engines have drivers with GPUs of their own, on which some of their memory is, and
+// copies take their time. The model keeps every byte of device memory, too, but for those that a copy may be writing.
+//
 // It may import anything. Beside the engines' public API it looks at simkernel's connections and at the
 // operations that engines submit to their kernels, and counts segments.Mappings.
 //

@@ -40,7 +40,7 @@ func (r *run) finish() {
 		}
 		r.giveBack(l)
 	}
-	if r.violation != nil || !r.until("the end of all connections", func() bool { return len(r.net.Connections()) == 0 }) {
+	if r.violation != nil || !r.until("the end of all connections", func() bool { return len(r.net.Connections()) == 0 }) || !r.until("the last callback", r.callbacks) {
 		return
 	}
 	r.final()
@@ -193,7 +193,7 @@ func (r *run) bury(l *life) {
 
 func (l *life) firstChange() *memory {
 	for _, m := range l.memories {
-		if !m.closed && m.change() >= 0 {
+		if m.look(); !m.closed && m.change() >= 0 {
 			return m
 		}
 	}

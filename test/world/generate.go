@@ -33,6 +33,7 @@ type generator struct {
 	healing []planned // what ends a fault, later
 	x       *railed   // nil: no RDMA
 	h       *hurried  // nil: no HP-TCP
+	c       *powered  // nil: no CUDA
 }
 
 type plannedSlot struct {
@@ -77,6 +78,7 @@ func Generate(seed uint64, turns int) faults.Script {
 	}
 	g.rail(seed)
 	g.hurry(seed)
+	g.power(seed)
 	g.head(seed)
 	g.setUp()
 	for g.turn < g.turns {
@@ -157,6 +159,9 @@ func (g *generator) head(seed uint64) {
 		if g.h != nil {
 			e = g.h.engine(e)
 		}
+		if g.c != nil {
+			e = g.c.engine(e)
+		}
 		g.script.Engines = append(g.script.Engines, e)
 	}
 }
@@ -210,12 +215,19 @@ func (g *generator) do(a faults.Action) {
 	if g.h != nil {
 		a = g.hasten(a)
 	}
-	if g.x == nil {
-		g.put(a)
-		return
+	if g.x != nil {
+		a = g.x.dress(a)
 	}
-	g.put(g.x.dress(a))
-	g.meddle()
+	if g.c != nil {
+		a = g.c.place(a)
+	}
+	g.put(a)
+	if g.x != nil {
+		g.meddle()
+	}
+	if g.c != nil {
+		g.trouble()
+	}
 }
 
 func (g *generator) put(a faults.Action) {

@@ -15,6 +15,7 @@ type hurried struct {
 	small  bool // chunks of some hundred bytes
 	tight  bool // few streams, little credit
 	sums   bool
+	large  bool // payloads of a MiB and more
 }
 
 // hurriedEvery is one in how many seeds without RDMA has HP-TCP.
@@ -26,7 +27,7 @@ func (g *generator) hurry(seed uint64) {
 	if random.IntN(hurriedEvery) != 0 || g.x != nil {
 		return
 	}
-	h := &hurried{random: random}
+	h := &hurried{random: random, large: g.p.large}
 	h.mixed, h.atomic, h.small, h.tight, h.sums = h.chance(50), h.chance(50), h.chance(60), h.chance(30), h.chance(30)
 	g.h = h
 }
@@ -40,7 +41,10 @@ func (h *hurried) engine(e faults.Action) faults.Action {
 		return e
 	}
 	e = e.With(faults.HPTCP, 1)
-	if h.small {
+	switch {
+	case h.small && h.large: // the model looks at every byte again for each chunk
+		e = e.With(faults.ChunkBytes, h.between(64, 256)<<10)
+	case h.small:
 		e = e.With(faults.ChunkBytes, h.between(64, 4096))
 	}
 	if h.tight {

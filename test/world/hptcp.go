@@ -156,7 +156,7 @@ func (d *door) Listen(a netip.AddrPort, o reactor.SocketOptions) (reactor.Descri
 // that some of them may have written there. One that ended early may have covered a part of another one, or the reverse.
 func (m *memory) patchwork(done []*op, open, free []bool) (found []*op) {
 	for _, o := range m.targets {
-		if !o.apart() || !o.direct || slices.Contains(done, o) {
+		if !o.strewn() || !o.direct || slices.Contains(done, o) {
 			continue
 		}
 		wrote := false

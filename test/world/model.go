@@ -15,11 +15,13 @@ type memory struct {
 	name    int
 	life    *life
 	object  *orbitte.Memory
-	data    []byte // the object itself
+	data    []byte // the object itself, or what look has copied of it
 	shadow  []byte // as it was when last looked at
 	targets []*op  // that may change it: in flight, or of unknown effect
 	sources []*op  // in flight, whose bytes come from it
 	closed  bool
+	vault   *vault // a driver whose devices reach it; nil: none
+	gpu     bool   // it is on one of them
 }
 
 // op is one request of a submission in flight, or one whose effect is not known.
@@ -266,7 +268,7 @@ func (m *memory) peel(done []*op, open, free []bool) []*op {
 			}
 			o.alone = !m.second(o, open, free)
 			for i := o.toAt; i < o.toAt+o.length; i++ {
-				if open[i] || !o.pieces() || o.apart() && o.may(i-o.toAt, m.data[i]) {
+				if open[i] || !o.pieces() || o.strewn() && o.may(i-o.toAt, m.data[i]) {
 					open[i], free[i] = false, true
 				}
 			}
@@ -349,7 +351,7 @@ func (o *op) explains(m *memory, open, free []bool) []byte {
 		if fits(content[:end], m.data[o.toAt:], free[o.toAt:]) {
 			return content
 		}
-		if o.apart() && o.direct && scattered(content, m.data[o.toAt:], open[o.toAt:]) {
+		if o.strewn() && o.direct && scattered(content, m.data[o.toAt:], open[o.toAt:]) {
 			return content
 		}
 	}
@@ -517,6 +519,7 @@ func (m *memory) busy(at, length int, reads bool) bool {
 // write is the program's own access: model and memory change together.
 func (m *memory) write(at, length int, stamp uint64) {
 	fill(m.data[at:at+length], stamp)
+	m.store(at, length)
 	m.settle(nil)
 }
 

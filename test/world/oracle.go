@@ -68,7 +68,7 @@ func (r *run) after(l *life) {
 func (r *run) explain(l *life) bool {
 	var changed []*memory
 	for _, m := range l.memories {
-		if !m.closed && !bytes.Equal(m.data, m.shadow) {
+		if m.look(); !m.closed && !bytes.Equal(m.data, m.shadow) {
 			m.show()
 			changed = append(changed, m)
 		}
@@ -192,11 +192,17 @@ func (r *run) unfair(s *submission, err error) bool {
 }
 
 func (r *run) succeeded(o *op) {
+	if o.submission.batch != nil || o.index == len(o.submission.ops)-1 { // of the others nobody hears at once
+		r.proven(o)
+	}
 	if o.rdma {
 		r.count("rdma: ok")
 	}
 	if o.fast {
 		r.count("hptcp: ok")
+	}
+	if o.from.gpu || o.to.gpu {
+		r.count("cuda: ok")
 	}
 	if !o.matched && o.length > 0 && !o.hiddenBy() {
 		r.violate(OracleResult, "%v: %v succeeded, but its destination never held what its source held", o.submission.life, o)
@@ -225,6 +231,9 @@ func (r *run) failed(o *op, report orbitte.Report, err error) {
 	case effect == orbitte.EffectUnknown && !o.write:
 		r.violate(OracleResult, "a READ does not know what it did to its own memory: %v", err)
 	}
+	if effect != orbitte.EffectNone && report.LocallyDrained {
+		r.proven(o)
+	}
 	o.leave(effect == orbitte.EffectUnknown || o.submission.kept)
 }
 
@@ -239,6 +248,8 @@ func (r *run) unchanged(o *op, how string) {
 func (r *run) expected(s *submission, err error) {
 	switch {
 	case err == nil, r.peerFailed(s, err), s.life.keeps && errors.Is(err, orbitte.ErrUnquiesced):
+	case errors.Is(err, orbitte.ErrDevice):
+		r.deviceFailed(s, err)
 	case errors.Is(err, orbitte.ErrUnquiesced), errors.Is(err, orbitte.ErrProtocol), errors.Is(err, orbitte.ErrPeer):
 		r.violate(OracleError, "%v: %v", s.life, err)
 	case errors.Is(err, orbitte.ErrUncovered), errors.Is(err, orbitte.ErrUnknownRegion), errors.Is(err, orbitte.ErrPermission):
@@ -257,7 +268,7 @@ func (r *run) unfounded(s *submission, err error) {
 	switch {
 	case errors.As(err, &full) && full.Used+full.Asked <= full.Limit:
 		r.violate(OracleError, "%v: what fits was refused: %v", s.life, err)
-	case errors.As(err, &fault) && fault.Cause == lanes.Refused && fault.Status == netproto.StatusExhausted && !s.failedOp(err).overRDMA():
+	case errors.As(err, &fault) && fault.Cause == lanes.Refused && fault.Status == netproto.StatusExhausted && !s.failedOp(err).overRDMA() && !s.failedOp(err).sourceFailed():
 		r.violate(OracleError, "%v: a source refused a payload that its limits admit: %v", s.life, err)
 	}
 }
@@ -358,6 +369,7 @@ func (r *run) sample(l *life) {
 	}
 	stats := l.engine.Stats()
 	r.servedInTime(l, stats)
+	r.contexts(l)
 	for _, g := range stats.Gauges {
 		if g.Used > g.Limit || g.Peak > g.Limit || g.Used < 0 {
 			r.violate(OracleCharge, "%v: %s has %d in use, peak %d, limit %d", l, g.Name, g.Used, g.Peak, g.Limit)
@@ -382,7 +394,7 @@ func (l *life) paid(s *submission) bool {
 
 // drained checks a life after everything of it was given back.
 func (r *run) drained(l *life) {
-	if l.keeps {
+	if l.keeps || l.retainsGPU() {
 		return
 	}
 	for _, g := range l.engine.Stats().Gauges {
@@ -393,7 +405,7 @@ func (r *run) drained(l *life) {
 	if kept := l.engine.RetainedResources(); len(kept) > 0 {
 		r.violate(OracleLeft, "%v retains %v", l, kept)
 	}
-	if n := l.process.Descriptors(); n > 0 {
+	if n := l.descriptors(); n > 0 {
 		r.violate(OracleLeft, "%v has %d descriptors open after its end", l, n)
 	}
 }
@@ -401,6 +413,7 @@ func (r *run) drained(l *life) {
 // nothingLeft counts the memory objects of the process, those of the engines' own buffers included.
 func (r *run) nothingLeft() {
 	r.nativeLeft()
+	r.driverLeft()
 	if now, _ := segments.Mappings(); now != r.residents && !r.leaks {
 		r.violate(OracleLeft, "%d memory objects are left; before the run there were %d%s", now, r.residents, r.keepers())
 	}
@@ -436,7 +449,7 @@ var classes = []struct {
 	{orbitte.ErrUnknownRegion, "unknown-region"}, {orbitte.ErrPermission, "permission"}, {orbitte.ErrConflict, "conflict"},
 	{orbitte.ErrUnavailable, "unavailable"}, {orbitte.ErrStaleEpoch, "stale-epoch"}, {orbitte.ErrUnreachable, "unreachable"},
 	{orbitte.ErrDisconnected, "disconnected"}, {orbitte.ErrDeadline, "deadline"}, {orbitte.ErrCancelled, "cancelled"},
-	{orbitte.ErrProtocol, "protocol"}, {orbitte.ErrPeer, "peer"}, {orbitte.ErrUnquiesced, "unquiesced"}, {orbitte.ErrSystem, "system"},
+	{orbitte.ErrDevice, "device"}, {orbitte.ErrProtocol, "protocol"}, {orbitte.ErrPeer, "peer"}, {orbitte.ErrUnquiesced, "unquiesced"}, {orbitte.ErrSystem, "system"},
 }
 
 // class names an error's class; nil is ok.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/orbitte/orbitte"
+	"github.com/orbitte/orbitte/cuda/simcuda"
 	"github.com/orbitte/orbitte/reactor/simkernel"
 	"github.com/orbitte/orbitte/test/faults"
 	"github.com/orbitte/orbitte/verbs/simverbs"
@@ -28,12 +29,12 @@ const (
 	fruitlessMax = 64
 )
 
-// stride lets the time pass in a world of RDMA in which nothing happens any more.
+// stride lets the time pass in a world of devices in which nothing happens any more.
 func (r *run) stride(before int) {
 	if r.fruitless++; r.worked != before {
 		r.fruitless = 0
 	}
-	if r.fabric != nil && r.fruitless > fruitlessMax && r.turn > r.script.Turns() {
+	if (r.fabric != nil || r.gpus) && r.fruitless > fruitlessMax && r.turn > r.script.Turns() {
 		r.net.Advance(railBeat)
 	}
 }
@@ -118,12 +119,14 @@ func (r *run) lookAgain() {
 
 // late is how long after its deadline a submission may end.
 func (s *submission) late() time.Duration {
+	extra := time.Duration(0)
 	for _, o := range s.ops {
 		if o.rdma {
-			return grace + cleanup
+			extra = max(extra, cleanup)
 		}
+		extra = max(extra, o.copyTime())
 	}
-	return grace
+	return grace + extra
 }
 
 // unquiesced holds a claim that memory is not quiet against the faults of the world: only a library that refused a call, or
@@ -132,7 +135,11 @@ func (r *run) unquiesced(s *submission, err error) bool {
 	if !s.life.doubtful || class(err) != "unquiesced" {
 		return false
 	}
-	r.count("rdma: unquiesced")
+	if o := s.failedOp(err); o.overRDMA() {
+		r.count("rdma: unquiesced")
+	} else {
+		r.count("cuda: unquiesced")
+	}
 	s.life.keeps = true
 	return true
 }
@@ -140,12 +147,14 @@ func (r *run) unquiesced(s *submission, err error) bool {
 // killNative ends the devices' part of a killed process. An engine that already kept something for good, because its library
 // had refused a call or lost a proof, is not buried: its memory stays mapped, as it has to.
 func (l *life) killNative() {
-	if l.native == nil {
-		return
+	if l.native != nil {
+		l.native.Kill()
+		l.tomb.closed = true
 	}
-	l.native.Kill()
-	l.tomb.closed = true
-	if len(l.engine.RetainedResources()) > 0 {
+	if l.vault != nil {
+		l.vault.closed = true
+	}
+	if (l.native != nil || l.vault != nil) && len(l.engine.RetainedResources()) > 0 {
 		l.lost = true
 		l.run.leaks = true
 	}
@@ -300,6 +309,15 @@ func (r *run) nativeLeft() {
 
 // unopened checks an engine that was refused by its devices.
 func (r *run) unopened(l *life) {
+	if l.vault != nil {
+		if left := l.vault.driver.Live(); left != (simcuda.Live{}) {
+			r.violate(OracleLeft, "%v was not opened, and its driver has left %+v", l, left)
+		}
+		l.vault.driver.Kill()
+	}
+	if l.native == nil {
+		return
+	}
 	if left := l.native.Live(); !left.Empty() && !l.doubtful {
 		r.violate(OracleLeft, "%v was not opened, and has native objects left: %+v", l, left)
 	}
@@ -312,7 +330,7 @@ func (r *run) retainedFor(l *life, err error) {
 	if class(err) != "unquiesced" || len(l.engine.RetainedResources()) == 0 {
 		r.violate(OracleLeft, "%v does not end, and retains %v: %v", l, l.engine.RetainedResources(), err)
 	}
-	r.count("rdma: retained")
+	r.count("retained")
 	r.received(l, l.engine.ReceiveNotifications())
 	l.keeps, l.closed = true, true
 	l.task.Remove()
@@ -361,5 +379,6 @@ func (o *op) overRDMA() bool { return o != nil && o.rdma }
 
 // peerFailed explains what a source says of itself: its library may fail.
 func (r *run) peerFailed(s *submission, err error) bool {
-	return s.failedOp(err).overRDMA() && errors.Is(err, orbitte.ErrPeer) && r.wounded
+	o := s.failedOp(err)
+	return (o.overRDMA() && r.wounded || o.sourceFailed()) && errors.Is(err, orbitte.ErrPeer)
 }

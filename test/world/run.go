@@ -75,6 +75,7 @@ type run struct {
 	wounded       bool                          // true exactly when the script has faults of devices: their failures are told to peers
 	worked        int                           // steps of engines that did something
 	fruitless     int                           // turns without one, in a row
+	gpus          bool                          // true exactly when some life has GPUs
 	leaks         bool                          // true exactly when some life keeps memory for good
 }
 
@@ -122,6 +123,11 @@ type life struct {
 	looks        int                            // of its kernels in a row that found nothing and did not block
 	native       *simverbs.Process              // nil: the engine has no RDMA
 	tomb         *tomb                          // what the engine is given of it
+	vault        *vault                         // nil: the engine has no CUDA
+	hurt         bool                           // true exactly when its GPUs or their driver were told to fail
+	hung         bool                           // true exactly when a GPU may never end a copy
+	deaf         bool                           // true exactly when a host callback may never come
+	slowed       time.Duration                  // what its copies were told to take longer, all together
 	doubtful     bool                           // true exactly when its library was told to refuse a call, or to take a proof away
 	keeps        bool                           // true exactly when it may keep something for good
 	lost         bool                           // true exactly when nobody gives its memory back
@@ -260,9 +266,7 @@ func (r *run) start(s *slot) error {
 	l.epoch = orbitte.Epoch{0: 0xe0, 13: byte(s.number), 14: byte(l.number >> 8), 15: byte(l.number)}
 	engine, err := orbitte.Open(l.config())
 	if err != nil {
-		if l.native != nil {
-			r.unopened(l)
-		}
+		r.unopened(l)
 		l.process.Kill() // nothing may be left, and what is left is found
 		return err
 	}
@@ -304,6 +308,7 @@ func (l *life) config() orbitte.Config {
 	}
 	l.wireUp(&config)
 	l.hurry(&config)
+	l.powerUp(&config)
 	return config
 }
 
@@ -407,4 +412,5 @@ func (r *run) abandon() {
 			l.caller = nil
 		}
 	}
+	r.abandonDrivers()
 }

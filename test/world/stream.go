@@ -237,10 +237,10 @@ func (r *run) only(s *stream, key frameKey) (found *op) {
 }
 
 // inLine: a submission whose first frame goes out behind that of one which was submitted to the same peer after it has
-// been overtaken (SPEC T-3). Direct placement is let off: it waits for its lease outside the queue.
+// been overtaken (SPEC T-3). Direct placement is let off, and what a GPU copies: it waits for its lease outside the queue.
 func (r *run) inLine(o *op) {
 	l, peer := o.submission.life, o.remote.life
-	if o.index != 0 || l.direct {
+	if o.index != 0 || l.direct || o.local.gpu {
 		return
 	}
 	last := l.leaders[peer]

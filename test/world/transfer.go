@@ -38,11 +38,11 @@ func (r *run) prepare(l *life, a faults.Action) *prepared {
 		if q.Write {
 			request.Operation = orbitte.Write
 			o.from, o.fromAt, o.to, o.toAt = local, q.Offset, remote, q.At
-			o.direct = remote.life.direct
+			o.direct = remote.life.direct || remote.gpu
 		} else {
 			request.Operation = orbitte.Read
 			o.from, o.fromAt, o.to, o.toAt = remote, q.At, local, q.Offset
-			o.direct = l.direct
+			o.direct = l.direct || local.gpu
 		}
 		if q.Transport == 1 {
 			request.Transport = orbitte.TransportRDMA
@@ -52,7 +52,7 @@ func (r *run) prepare(l *life, a faults.Action) *prepared {
 			o.overHPTCP(q, &request)
 		}
 		if s.peer == l {
-			o.direct = false // a copy in the process, in one turn
+			o.direct = o.copies() // otherwise a copy in the process, in one turn
 		}
 		if !o.within() { // the neighbour in the address space may be anybody's
 			request.Local, request.Remote = request.Local|nowhere, request.Remote|nowhere
