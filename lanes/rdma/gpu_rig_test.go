@@ -25,6 +25,7 @@ type entry struct {
 	access verbs.Access
 	op     verbs.SendOperation
 	flags  verbs.SendFlags
+	failed bool // true exactly when a call that ends something was refused
 }
 
 // gpuEnds are a requester "a" and a source "b" whose GPUs devices reach themselves, and the native calls of both in their order.
@@ -79,7 +80,7 @@ func (l *loggedVerbs) CreatePair(d verbs.DomainHandle, o verbs.PairOptions) (ver
 
 func (l *loggedVerbs) DestroyPair(h verbs.PairHandle) error {
 	err := l.Calls.DestroyPair(h)
-	l.add(entry{call: "pair ends", domain: l.pairs[h], handle: uint64(h)})
+	l.add(entry{call: "pair ends", domain: l.pairs[h], handle: uint64(h), failed: err != nil})
 	return err
 }
 
@@ -104,13 +105,13 @@ func (l *loggedVerbs) registered(d verbs.DomainHandle, h verbs.RegionHandle, add
 
 func (l *loggedVerbs) Deregister(h verbs.RegionHandle) error {
 	err := l.Calls.Deregister(h)
-	l.add(entry{call: "region ends", domain: l.regions[h], handle: uint64(h)})
+	l.add(entry{call: "region ends", domain: l.regions[h], handle: uint64(h), failed: err != nil})
 	return err
 }
 
 func (l *loggedVerbs) FreeDomain(h verbs.DomainHandle) error {
 	err := l.Calls.FreeDomain(h)
-	l.add(entry{call: "domain ends", domain: h, handle: uint64(h)})
+	l.add(entry{call: "domain ends", domain: h, handle: uint64(h), failed: err != nil})
 	return err
 }
 

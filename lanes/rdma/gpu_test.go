@@ -198,14 +198,14 @@ func TestAFailedCallInTheLifeOfAGrantOnAGPUKeepsWhatIsNotProven(t *testing.T) {
 		simverbs.CallAllocateDomain, simverbs.CallRegister, simverbs.CallRegisterDescriptor, simverbs.CallCreatePair, simverbs.CallModifyPair,
 		simverbs.CallPostReceive, simverbs.CallDestroyPair, simverbs.CallDeregister, simverbs.CallFreeDomain,
 	}
-	ends := map[simverbs.Call]int{simverbs.CallDestroyPair: 2, simverbs.CallFreeDomain: 2} // of the grants; the others are the close's
+	ends := map[simverbs.Call]int{simverbs.CallDestroyPair: 2, simverbs.CallDeregister: 4, simverbs.CallFreeDomain: 2} // of the grants; the others are the close's
 	for _, call := range verbsCalls {
 		indexes := 4
 		if n := ends[call]; n > 0 {
 			indexes = n
 		}
 		for index := range indexes {
-			sweepGrant(t, fmt.Sprint(call, index), index == 0, func(e *gpuEnds) {
+			sweepGrant(t, fmt.Sprint(call, index), index == 0, ends[call] > 0, func(e *gpuEnds) {
 				kind := simverbs.FailCall
 				if call == simverbs.CallPostReceive {
 					kind = simverbs.BadWork
@@ -216,14 +216,16 @@ func TestAFailedCallInTheLifeOfAGrantOnAGPUKeepsWhatIsNotProven(t *testing.T) {
 	}
 	for _, call := range []simcuda.Call{simcuda.CallExport, simcuda.CallFlush} {
 		for index := range 2 {
-			sweepGrant(t, fmt.Sprint(call, index), false, func(e *gpuEnds) {
+			sweepGrant(t, fmt.Sprint(call, index), false, false, func(e *gpuEnds) {
 				e.gpus[e.to].driver.Plan(simcuda.Fault{Kind: simcuda.FailCall, Call: call, Index: index})
 			})
 		}
 	}
 }
 
-func sweepGrant(t *testing.T, name string, strikes bool, plan func(*gpuEnds)) {
+// sweepGrant runs a transfer of two grants in each direction. Strikes says that the fault is certainly met, ending that it meets
+// the end of a grant.
+func sweepGrant(t *testing.T, name string, strikes, ending bool, plan func(*gpuEnds)) {
 	for _, d := range []lanes.Direction{lanes.Read, lanes.Write} {
 		t.Run(fmt.Sprint(name, d), func(t *testing.T) {
 			e := newGPUEnds(t, Polling)
@@ -250,6 +252,18 @@ func sweepGrant(t *testing.T, name string, strikes bool, plan func(*gpuEnds)) {
 				t.Errorf("%+v, and bytes were changed", o)
 			case !o.Drained:
 				t.Errorf("a failure of the source leaves the requester undrained: %+v", o)
+			}
+			if struck, _ := e.gpus[e.to].driver.Struck(); (ending || struck > 0 && e.gpus[e.to].driver.Calls(simcuda.CallFlush) > 0) && len(e.to.transport.Residues()) != 1 {
+				t.Errorf("%d grants are retained, want the one whose end was refused: %+v", len(e.to.transport.Residues()), o)
+			}
+			refused := map[verbs.DomainHandle]string{}
+			for _, x := range e.log {
+				if why := refused[x.domain]; why != "" && strings.HasSuffix(x.call, " ends") {
+					t.Errorf("%q follows the refusal of %q", x.call, why)
+				}
+				if x.failed {
+					refused[x.domain] = x.call
+				}
 			}
 			e.accounted(remote, o)
 		})
