@@ -1,0 +1,280 @@
+package rdma
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/orbitte/orbitte/cuda/simcuda"
+	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/netproto"
+	"github.com/orbitte/orbitte/verbs"
+	"github.com/orbitte/orbitte/verbs/simverbs"
+)
+
+// regionHand is a hand with a connection for one grant of a region.
+func (e *gpuEnds) regionHand(d lanes.Direction) *hand {
+	e.t.Helper()
+	holder := e.from.ask(0, e.peer, d, func(q *Claim) { q.Private, q.Profile = true, netproto.ProfileRegion })
+	e.until("a connection", func() bool { return holder.answers > 0 })
+	must(e.t, holder.claim.Err)
+	h := &hand{ends: e.ends, holder: holder, c: holder.claim.Hold.Connection}
+	h.local, h.message = e.from.memory(1<<16, netproto.LocalOnly, 2), e.from.memory(4096, netproto.LocalOnly, 0)
+	return h
+}
+
+// askRegion asks for one grant, under a profile.
+func (h *hand) askRegion(region, offset, length uint64, p netproto.GrantProfile) netproto.Status {
+	h.t.Helper()
+	h.ask(999, offset, length, 1)
+	h.op.Region, h.request.Profile = region, p
+	h.op.Operation = operation(h.c.Direction)
+	h.request.Generation = h.from.transport.generation(&h.from.transport.grants.parents)
+	return h.repeat()
+}
+
+// plain sends the message that ends a grant.
+func (h *hand) plain(change func(*netproto.Binding)) verbs.WorkStatus {
+	h.t.Helper()
+	b := h.binding(0)
+	b.Profile = netproto.ProfileRegion
+	if change != nil {
+		change(&b)
+	}
+	netproto.PutBinding(h.message.bytes(), &b)
+	region, _ := Of(h.message.Registration).On(h.c.Device.NIC)
+	return h.post(h.c, verbs.SendWork{Operation: verbs.Send, Flags: verbs.Fence, Address: h.message.Address(), Length: netproto.BindingSize, LocalKey: region.LocalKey()})
+}
+
+// The receipt alone, or DONE alone, ends nothing: the source needs both, and nothing is torn down before.
+//
+// proves C-7, R-13
+func TestAGrantOnAGPUEndsWithItsReceiptAndTheRequestersWord(t *testing.T) {
+	e := newGPUEnds(t, Polling)
+	remote := e.memory(e.to, 64<<10, netproto.ReadWrite, 1)
+	h := e.regionHand(lanes.Write)
+	equal(t, "grant", h.askRegion(remote.ID(), 4096, 4096, netproto.ProfileRegion), netproto.StatusSuccess)
+	equal(t, "payload", h.payload(h.c, verbs.Write, 0, 0, 64), verbs.WorkSuccess)
+	domains := e.to.native.Live().Domains
+	equal(t, "binding", h.plain(nil), verbs.WorkSuccess)
+	e.pass(10 * time.Millisecond)
+	if n := e.to.native.Live().Domains; n != domains || remote.backing.Quiet() {
+		t.Errorf("%d domains, before the receipt %d; leases are free: %v", n, domains, remote.backing.Quiet())
+	}
+	equal(t, "DONE", h.tell(netproto.OperationRDMADone), netproto.StatusSuccess)
+	if n := e.to.native.Live().Domains; n != domains-1 || !remote.backing.Quiet() {
+		t.Errorf("%d domains after DONE, before %d; leases are free: %v", n, domains, remote.backing.Quiet())
+	}
+	equal(t, "DONE again", h.tell(netproto.OperationRDMADone), netproto.StatusProtocolError)
+	h.leave()
+	e.finishGPUs()
+}
+
+// A region's key works in its direction, inside its range and over its own pair only, and not after its end.
+//
+// proves C-7, M-8
+func TestAKeyOfAGrantOnAGPUReachesNothingElse(t *testing.T) {
+	for name, attempt := range map[string]func(h, other *hand) verbs.WorkStatus{
+		"the other direction": func(h, _ *hand) verbs.WorkStatus { return h.payload(h.c, verbs.Write, 0, 0, 64) },
+		"another pair":        func(h, other *hand) verbs.WorkStatus { return h.payload(other.c, verbs.Read, 0, 0, 64) },
+		"before its range":    func(h, _ *hand) verbs.WorkStatus { return h.payload(h.c, verbs.Read, 0, -1, 64) },
+		"behind its range":    func(h, _ *hand) verbs.WorkStatus { return h.payload(h.c, verbs.Read, 0, 4096-63, 64) },
+		"after its end": func(h, _ *hand) verbs.WorkStatus {
+			equal(h.t, "binding", h.plain(nil), verbs.WorkSuccess)
+			equal(h.t, "DONE", h.tell(netproto.OperationRDMADone), netproto.StatusSuccess)
+			return h.payload(h.c, verbs.Read, 0, 0, 64)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newGPUEnds(t, Polling)
+			remote := e.memory(e.to, 64<<10, netproto.ReadWrite, 1)
+			h, other := e.regionHand(lanes.Read), e.regionHand(lanes.Read)
+			equal(t, "grant", h.askRegion(remote.ID(), 4096, 4096, netproto.ProfileRegion), netproto.StatusSuccess)
+			equal(t, "the grant's own use", h.payload(h.c, verbs.Read, 0, 0, 64), verbs.WorkSuccess)
+			if status := attempt(h, other); status == verbs.WorkSuccess {
+				t.Error("the device took the key")
+			}
+			h.tell(netproto.OperationRDMAAbandon)
+			e.idle()
+			if !bytes.Equal(remote.content(), pattern(64<<10, 1)) {
+				t.Error("bytes at the source were changed")
+			}
+			h.leave()
+			other.leave()
+			e.finishGPUs()
+		})
+	}
+}
+
+// What is asked for in another way than the source serves it is refused before any authority.
+//
+// proves C-7, R-9, R-15
+func TestAGrantOnAGPUIsRefusedUnderAnotherProfileOrOnASharedConnection(t *testing.T) {
+	e := newGPUEnds(t, Polling)
+	device, host := e.memory(e.to, 64<<10, netproto.RemoteRead, 1), e.to.memory(64<<10, netproto.ReadWrite, 1)
+	h, shared := e.regionHand(lanes.Read), e.hand(lanes.Read)
+	equal(t, "a window on a GPU", shared.askRegion(device.ID(), 0, 64, netproto.ProfileWindow), netproto.StatusBackendUnavailable)
+	equal(t, "a region of host memory", h.askRegion(host.ID(), 0, 64, netproto.ProfileRegion), netproto.StatusBackendUnavailable)
+	equal(t, "a region over a shared connection", shared.askRegion(device.ID(), 0, 64, netproto.ProfileRegion), netproto.StatusProtocolError)
+	equal(t, "a window over a private connection", h.askRegion(host.ID(), 0, 64, netproto.ProfileWindow), netproto.StatusProtocolError)
+	h.askRegion(999, 0, 128, netproto.ProfileRegion)
+	h.op.Region, h.op.Operation = device.ID(), netproto.OperationRDMAReadSliced
+	h.request.Slices = []netproto.GrantSlice{{Offset: 0, Length: 64}, {Offset: 64, Length: 64}}
+	equal(t, "two slices over one connection", h.repeat(), netproto.StatusProtocolError)
+	writer := e.regionHand(lanes.Write)
+	equal(t, "a WRITE into what may be read", writer.askRegion(device.ID(), 0, 64, netproto.ProfileRegion), netproto.StatusPermissionDenied)
+	if n := e.to.transport.GrantStats().Granted; n != 0 || len(e.lives(0)) == 0 {
+		t.Errorf("%d grants", n)
+	}
+	for _, l := range e.lives(0) {
+		if l.grant.access&(verbs.AccessRemoteRead|verbs.AccessRemoteWrite) != 0 {
+			t.Error("a range was registered for a grant that was refused")
+		}
+	}
+	equal(t, "grant", h.askRegion(device.ID(), 0, 64, netproto.ProfileRegion), netproto.StatusSuccess)
+	one := h.request
+	equal(t, "a second grant over the connection", h.askRegion(device.ID(), 64, 64, netproto.ProfileRegion), netproto.StatusProtocolError)
+	h.request = one
+	equal(t, "ABANDON", h.tell(netproto.OperationRDMAAbandon), netproto.StatusSuccess)
+	for _, x := range []*hand{h, shared, writer} {
+		x.leave()
+	}
+	e.finishGPUs()
+}
+
+// A requester that is silent, gives up, or says something else than what was granted loses the grant: its connection, region
+// and domain end, and what it wrote is made visible before the range is anybody else's.
+//
+// proves C-7, R-14, R-18, G-9
+func TestAGrantOnAGPUIsRevokedWithAllThatItOwns(t *testing.T) {
+	for _, how := range []string{"silent", "abandoned", "forged"} {
+		t.Run(how, func(t *testing.T) {
+			e := newGPUEnds(t, Polling)
+			remote := e.memory(e.to, 64<<10, netproto.ReadWrite, 1)
+			flushes := 0
+			e.gpus[e.to].flushing = func() {
+				if flushes++; remote.backing.Quiet() {
+					t.Error("the range is given back before the flush")
+				}
+			}
+			h := e.regionHand(lanes.Write)
+			domains := e.to.native.Live().Domains
+			equal(t, "grant", h.askRegion(remote.ID(), 0, 4096, netproto.ProfileRegion), netproto.StatusSuccess)
+			equal(t, "payload", h.payload(h.c, verbs.Write, 0, 0, 64), verbs.WorkSuccess)
+			switch how {
+			case "abandoned":
+				equal(t, "ABANDON", h.tell(netproto.OperationRDMAAbandon), netproto.StatusSuccess)
+			case "forged":
+				h.plain(func(b *netproto.Binding) { b.Offset++ })
+				if status := h.tell(netproto.OperationRDMADone); status == netproto.StatusSuccess {
+					t.Error("DONE was acknowledged after a forged message")
+				}
+			}
+			e.idle()
+			if n := e.to.native.Live().Domains; n != domains-1 || flushes != 1 {
+				t.Errorf("%d domains, before %d; %d flushes", n, domains, flushes)
+			}
+			seen := string(remote.content())
+			if status := h.payload(h.c, verbs.Write, 0, 64, 64); status == verbs.WorkSuccess {
+				t.Error("a revoked key was taken")
+			}
+			e.pass(time.Second)
+			if string(remote.content()) != seen {
+				t.Error("bytes were changed after the end of the grant")
+			}
+			h.leave()
+			e.finishGPUs()
+		})
+	}
+}
+
+// Transfers that are cancelled, whose work fails, or whose connection is lost at any moment leave nothing, and say what they may
+// have changed.
+//
+// proves C-7, R-17, R-18, T-2
+func TestTransfersFromAndToGPUsEndWholeWheneverTheyAreStopped(t *testing.T) {
+	for _, d := range []lanes.Direction{lanes.Read, lanes.Write} {
+		for _, after := range []time.Duration{0, 50e3, 100e3, 150e3, 200e3, 250e3, 300e3, 400e3, 600e3, 1e6} {
+			for _, how := range []string{"cancelled", "work fails", "port down"} {
+				t.Run(fmt.Sprint(d, after, how), func(t *testing.T) {
+					e := newGPUEnds(t, Polling)
+					const n = 6 * 4096
+					remote, local := e.memory(e.to, n, netproto.ReadWrite, 1), e.memory(e.from, n, netproto.LocalOnly, 2)
+					a := e.direct(d, &local.memory, &remote.memory, 0)
+					e.start(a)
+					e.world.Later(after, func() {
+						switch how {
+						case "cancelled":
+							l := &letterTo{f: a.Cancel}
+							must(t, e.from.lanes[0].Post(&l.Letter, l))
+						case "work fails":
+							e.fabric.Plan(simverbs.Fault{Kind: simverbs.FailWork, Process: "a"})
+						case "port down":
+							e.fabric.Plan(simverbs.Fault{Kind: simverbs.PortDown, Host: "b", Device: "mlx5_0"})
+						}
+					})
+					o := e.wait(a)
+					e.idle()
+					changed, want := local, pattern(n, 2)
+					if d == lanes.Write {
+						changed, want = remote, pattern(n, 1)
+					}
+					if o.Err != nil && max(o.Local, o.Remote) == lanes.EffectNone && !bytes.Equal(changed.content(), want) {
+						t.Errorf("%+v, and bytes were changed", o)
+					}
+					if o.Err == nil && !bytes.Equal(local.content(), remote.content()) {
+						t.Error("other bytes arrived")
+					}
+					e.finishGPUs()
+				})
+			}
+		}
+	}
+}
+
+// A requester that cannot make visible what devices wrote keeps its range, and says so.
+//
+// proves C-7, G-9
+func TestAReadIntoAGPUWithoutProofOfVisibilityIsUnquiesced(t *testing.T) {
+	e := newGPUEnds(t, Polling)
+	remote, local := e.to.memory(8192, netproto.RemoteRead, 1), e.memory(e.from, 8192, netproto.LocalOnly, 2)
+	e.gpus[e.from].driver.Plan(simcuda.Fault{Kind: simcuda.FailCall, Call: simcuda.CallFlush})
+	o := e.run(e.transfer(lanes.Read, &local.memory, remote, 0))
+	if f := faultIn(t, o); f.Cause != lanes.DeviceFailed || o.Drained || o.Local != lanes.EffectPartial {
+		t.Errorf("%+v", o)
+	}
+	b := &e.from.transport.config.Budgets
+	if local.backing.Quiet() || Of(local.Registration).Uses() == 0 || b.DirectBytes.Used() != 8192 || len(e.from.transport.Residues()) != 1 {
+		t.Errorf("leases are free %v, %d bytes are charged, residues %+v", local.backing.Quiet(), b.DirectBytes.Used(), e.from.transport.Residues())
+	}
+	e.retire()
+	e.from.registers = nil
+	e.close()
+	e.endLoops()
+}
+
+// proves R-8
+func TestAReadIntoAGPUHasAtMost32Slices(t *testing.T) {
+	e := newGPUEnds(t, Polling)
+	const n = 40 * 4096
+	remote, device, host := e.to.memory(n, netproto.RemoteRead, 1), e.memory(e.from, n, netproto.LocalOnly, 2), e.from.memory(n, netproto.LocalOnly, 2)
+	complete(t, e.run(e.transfer(lanes.Read, host, remote, 0)), lanes.Read, n)
+	equal(t, "slices into host memory", e.from.transport.GrantStats().Asked, 40)
+	complete(t, e.run(e.transfer(lanes.Read, &device.memory, remote, 0)), lanes.Read, n)
+	equal(t, "slices into a GPU", e.from.transport.GrantStats().Asked, 40+20)
+	e.finishGPUs()
+}
+
+// A source that stages makes no connections for regions.
+//
+// proves R-6
+func TestASourceThatStagesRefusesConnectionsForRegions(t *testing.T) {
+	e := newEnds(t, simverbs.Hardware, endsOptions{})
+	holder := e.from.ask(0, e.peer, lanes.Read, func(q *Claim) { q.Private, q.Profile = true, netproto.ProfileRegion })
+	e.until("an answer", func() bool { return holder.answers > 0 })
+	if holder.claim.Err == nil {
+		t.Error("a connection for a region was made")
+	}
+	e.end()
+}
