@@ -15,8 +15,8 @@ import (
 var (
 	errNoHPTCP     = errors.New("this engine has no HP-TCP: Config.HPTCP is not set")
 	errPeerNoHPTCP = errors.New("the peer publishes no HP-TCP: it was opened without Config.HPTCP")
-	errAtomicElse  = errors.New("Atomic is for TransportHPTCP; TCP with Staged placement on both sides is so without it")
-	errAtomicOwn   = errors.New("Atomic with several ranges is not to be had from the engine itself, which copies one after the other")
+	errAtomicElse  = errors.New("an Atomic request is for TransportHPTCP; TCP with Staged placement on both sides is so without it")
+	errAtomicOwn   = errors.New("an Atomic request with several ranges is not to be had from the engine itself, which copies one after the other")
 )
 
 // hptcpPart is what an engine with HP-TCP has besides. Each runner has a pool and a service of its own.

@@ -266,7 +266,7 @@ func TestHPTCPPreflightNamesWhatIsMissing(t *testing.T) {
 	}{
 		"peer without":     {change(func(r *Request) { r.Segment = lone }), ErrUnavailable, "the peer publishes no HP-TCP"},
 		"region without":   {change(func(r *Request) { r.Remote = plain.Address() }), ErrUnavailable, fmt.Sprintf("region %d is not registered for HP-TCP", closed.ID())},
-		"atomic over TCP":  {change(func(r *Request) { r.Transport, r.Atomic = TransportTCP, true }), ErrInvalid, "Atomic is for"},
+		"atomic over TCP":  {change(func(r *Request) { r.Transport, r.Atomic = TransportTCP, true }), ErrInvalid, "Atomic request is for"},
 		"pages over TCP":   {scattered(func(r *Request) { r.Transport, r.Pages = TransportTCP, &Pages{Size: 1} }), ErrInvalid, "are for TransportHPTCP"},
 		"two layouts":      {scattered(func(r *Request) { r.Pages, r.Strides = &Pages{Size: 1}, &Strides{} }), ErrInvalid, "at most one"},
 		"page size":        {scattered(func(r *Request) { r.Pages = &Pages{} }), ErrInvalid, "Pages needs"},

@@ -25,10 +25,10 @@ func newRDMASim(t testing.TB, seed uint64, p simverbs.Personality) *rdmaSim {
 	s := &rdmaSim{sim: newSim(t, seed, simkernel.WorldOptions{}), processes: map[string]*simkernel.Process{}, deliberate: map[string]bool{}}
 	s.fabric = simverbs.NewFabric(seed, simverbs.Options{
 		Personality: p, Peer: s.gpus.peer, Export: s.gpus.export,
-		Now:         func() time.Duration { return time.Duration(s.Now()) },
-		Later:       s.Later,
-		Sleep:       s.Advance,
-		Violation:   func(err error) { t.Error(err) },
+		Now:       func() time.Duration { return time.Duration(s.Now()) },
+		Later:     s.Later,
+		Sleep:     s.Advance,
+		Violation: func(err error) { t.Error(err) },
 		Signal: func(p *simverbs.Process) (int, func(), func(), func(), error) {
 			process := s.processes[p.Name()]
 			d, signal, err := process.Signal()

@@ -7,7 +7,6 @@ import (
 	"os"
 	"strconv"
 	"testing"
-	"time"
 	"unsafe"
 
 	"github.com/orbitte/orbitte/cuda"
@@ -136,5 +135,3 @@ func (r *rig) is(what string, err, want error) {
 		r.Errorf("%s: %v, want %v", what, err, want)
 	}
 }
-
-const micro = time.Microsecond

@@ -65,9 +65,10 @@ func reachable(address, length uint64, write bool) (ok bool) {
 	}()
 	for at := address; at < address+length; at = (at/pageBytes + 1) * pageBytes {
 		b := hostView(at, 1)
-		sink.Store(uint32(b[0]))
+		now := b[0]
+		sink.Store(uint32(now))
 		if write {
-			b[0] = b[0] | 0
+			b[0] = now
 		}
 	}
 	return true
