@@ -22,7 +22,7 @@ var advices = map[error]advice{
 	ErrUnknownRegion: {"no byte was moved; region IDs are never reused, so an old one stays invalid", "refresh the segment and resolve the address again"},
 	ErrPermission:    {"no byte was moved", "register the range at the source with the permission for this direction"},
 	ErrConflict:      {"no byte of the range was changed", "order the accesses, then submit again"},
-	ErrUnavailable:   {"no byte was moved; no other path was tried", "name a transport, notification channel or kernel that is there on both sides"},
+	ErrUnavailable:   {"no byte was moved; no other path was tried", "refresh the segment, and name a transport that both sides have; Segment.Path says which way is open"},
 	ErrStaleEpoch:    {"no byte was moved; the peer restarted or another process has its address", "get the new epoch from the source's owner and open the segment again"},
 	ErrUnreachable:   {"nothing was posted", "check endpoint, network and that the source runs, then submit again"},
 	ErrDisconnected:  {"the stream was retired; the effects are in the report", "submit a READ again; before repeating a WRITE whose remote effect is unknown, make sure that it may be repeated"},
@@ -50,6 +50,7 @@ const (
 	notifying            // a notification, whose effect is in its report
 	parting              // a segment is quiet, its stream has yet to end
 	tearing              // only the engine's own streams, loops and log are left to end
+	publishing           // a registration
 	opening              // an engine that does not come to be
 	keeping              // RDMA devices keep something for good
 	midway               // a submission that was refused when bytes had moved, as a transfer over HP-TCP can be
@@ -81,6 +82,9 @@ var situations = map[situation]map[error]advice{
 	},
 	parting: {
 		ErrUnquiesced: {"every request on the segment has ended and no memory is touched on its behalf any more; only its stream has yet to close", "call CloseSegment again, with a context that lasts"},
+	},
+	publishing: {
+		ErrUnavailable: {"nothing was registered", "open the engine with what is missing"},
 	},
 	opening: {
 		ErrUnavailable: {"no engine was opened; no other path was taken in its place", "run `orbitte devices`, which says what is there and what is missing, then correct Config or the host"},
@@ -115,14 +119,25 @@ var situations = map[situation]map[error]advice{
 
 // advice picks what fits the error.
 func (e *Error) advice() advice {
-	if a, ok := situations[e.situation][e.Class]; ok {
+	var missed *lack
+	a, ok := situations[e.situation][e.Class]
+	switch {
+	case e.Class == ErrUnavailable && errors.As(e.Cause, &missed):
+		if !ok {
+			a = advices[ErrUnavailable]
+		}
+		return advice{a.known, missed.remedy}
+	case ok:
 		return a
 	}
 	if a, ok := e.receipt(); ok {
 		return a
 	}
 	var unreached *hptcp.UnreachedError
+	var path *rdma.NoPath
 	switch {
+	case e.Class == ErrUnavailable && errors.As(e.Cause, &path):
+		return advice{advices[ErrUnavailable].known, noPathRemedy}
 	case e.Class == ErrExhausted:
 		return e.exhaustion()
 	case e.Class == ErrUnreachable && errors.As(e.Cause, &unreached):
@@ -133,6 +148,8 @@ func (e *Error) advice() advice {
 	}
 	return advices[e.Class]
 }
+
+const noPathRemedy = "bring a port up, or let Config.RDMA.DeviceMask and the pins of both sides allow devices of one kind of network (`orbitte devices` shows them), then submit again; or name another transport"
 
 // receipt is what is known when the source of a transfer over RDMA said that it has taken its grants back: payload may
 // have moved before.
@@ -222,14 +239,17 @@ func (e *Error) exhaustion() advice {
 func exhaustionOf(own *budgets.Exhausted) advice {
 	name, _, _ := strings.Cut(own.Budget, ", lane ")
 	field, where := limitFields[name], ""
-	if field == "" && name != rangesBudget {
+	switch name {
+	case hptcp.AtomicRangesBudget, hptcp.AtomicBytesBudget:
+		return advice{"nothing was posted; it can never fit", "write fewer ranges at a time, or leave Atomic away"}
+	case rangesBudget:
+		return advice{"nothing was posted; it can never fit", "split it into several submissions"}
+	}
+	if field == "" {
 		return advices[ErrExhausted]
 	}
 	if name == payloadBudget {
 		where = ", on whichever side it is smaller"
-	}
-	if name == rangesBudget {
-		return advice{"nothing was posted; it can never fit", "split it into several submissions"}
 	}
 	if own.Asked > own.Limit {
 		return advice{"nothing was posted; it can never fit", "ask for less, or raise " + limitPath(name, field) + where}

@@ -180,15 +180,17 @@ func (c *Config) complete() error {
 		c.Resolver = systemResolver
 	}
 	for _, d := range []struct {
+		name     string
 		value    *time.Duration
 		standard time.Duration
 	}{
-		{&c.RequestTimeout, 30 * time.Second}, {&c.SourceTimeout, 5 * time.Second}, {&c.IdleTimeout, 2 * time.Minute},
-		{&c.QuiesceTimeout, 5 * time.Second}, {&c.KeepaliveIdle, 15 * time.Second}, {&c.KeepaliveInterval, 5 * time.Second},
-		{&c.UserTimeout, 30 * time.Second}, {&c.Spin, 30 * time.Microsecond},
+		{"RequestTimeout", &c.RequestTimeout, 30 * time.Second}, {"SourceTimeout", &c.SourceTimeout, 5 * time.Second},
+		{"IdleTimeout", &c.IdleTimeout, 2 * time.Minute}, {"QuiesceTimeout", &c.QuiesceTimeout, 5 * time.Second},
+		{"KeepaliveIdle", &c.KeepaliveIdle, 15 * time.Second}, {"KeepaliveInterval", &c.KeepaliveInterval, 5 * time.Second},
+		{"UserTimeout", &c.UserTimeout, 30 * time.Second}, {"Spin", &c.Spin, 30 * time.Microsecond},
 	} {
 		if *d.value < 0 {
-			return invalid("Config: the duration %v is negative", *d.value)
+			return invalid("Config.%s is %v; it must not be negative", d.name, *d.value)
 		}
 		if *d.value == 0 {
 			*d.value = d.standard
@@ -198,9 +200,19 @@ func (c *Config) complete() error {
 	if c.KeepaliveCount < 0 {
 		return invalid("Config.KeepaliveCount is %d; it must not be negative", c.KeepaliveCount)
 	}
-	if c.Progress > Manual || c.Kernel > Epoll || c.TCPHostMemory > Direct || c.TCPNotifications > Off || c.NotificationRPCFallback > Off {
-		return invalid("Config: Progress %d, Kernel %d, TCPHostMemory %d, TCPNotifications %d or NotificationRPCFallback %d is none of its constants",
-			c.Progress, c.Kernel, c.TCPHostMemory, c.TCPNotifications, c.NotificationRPCFallback)
+	for _, n := range []struct {
+		name      string
+		value     uint8
+		last      uint8
+		constants string
+	}{
+		{"Progress", uint8(c.Progress), uint8(Manual), "Adaptive, EventDriven, Busy or Manual"}, {"Kernel", uint8(c.Kernel), uint8(Epoll), "Auto, IOUring or Epoll"},
+		{"TCPHostMemory", uint8(c.TCPHostMemory), uint8(Direct), "Staged or Direct"}, {"TCPNotifications", uint8(c.TCPNotifications), uint8(Off), "Default, On or Off"},
+		{"NotificationRPCFallback", uint8(c.NotificationRPCFallback), uint8(Off), "Default, On or Off"},
+	} {
+		if n.value > n.last {
+			return invalid("Config.%s is %d; it must be %s", n.name, n.value, n.constants)
+		}
 	}
 	if c.SourceTimeout > 300*time.Second {
 		return invalid("Config.SourceTimeout is %v; it must be at most 300s", c.SourceTimeout)
@@ -250,9 +262,12 @@ func (l *Limits) complete() error {
 	case l.NotificationBytes > netproto.NotificationBytesMax:
 		return invalid("Config.Limits.NotificationBytes is %d; it must be at most %d", l.NotificationBytes, netproto.NotificationBytesMax)
 	}
-	for _, bytes := range []uint64{l.RegisteredBytes, l.SubmittedBytes, l.NotificationQueue} {
-		if bytes > 1<<62 {
-			return invalid("Config.Limits: %d bytes are more than any machine has", bytes)
+	for _, n := range []struct {
+		name  string
+		bytes uint64
+	}{{"RegisteredBytes", l.RegisteredBytes}, {"SubmittedBytes", l.SubmittedBytes}, {"NotificationQueue", l.NotificationQueue}} {
+		if n.bytes > 1<<62 {
+			return invalid("Config.Limits.%s is %d; it must be at most %d", n.name, n.bytes, uint64(1)<<62)
 		}
 	}
 	return nil

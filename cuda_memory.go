@@ -21,8 +21,9 @@ const (
 const AnyGPU = cuda.AnyOrdinal
 
 var (
-	errNoDriver    = errors.New("there is no CUDA driver: pass what cuda/libcuda.Load returned, and do not go on if it failed")
-	errNoCUDA      = errors.New("this engine has no CUDA: Config.CUDA is not set, so that it cannot copy from or to device memory")
+	errNoDriver = errors.New("there is no CUDA driver: pass what cuda/libcuda.Load returned, and do not go on if it failed")
+	errNoCUDA   = lacking("this engine has no CUDA: Config.CUDA is not set, so that it cannot copy from or to device memory",
+		"open the engine with Config.CUDA, set to what cuda/libcuda.Load returned")
 	errOtherDriver = errors.New("the memory is of another CUDA driver than Config.CUDA")
 )
 

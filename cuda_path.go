@@ -1,14 +1,13 @@
 package orbitte
 
 import (
-	"errors"
-
 	"github.com/orbitte/orbitte/netproto"
 	"github.com/orbitte/orbitte/segments"
 )
 
 var (
-	errDeviceHPTCP = errors.New("HP-TCP carries host memory only, and one side is on a GPU; name TransportTCP, which stages through pinned host memory")
+	errDeviceHPTCP = lacking("HP-TCP carries host memory only, and this memory is on a GPU",
+		"leave OverHPTCP away where memory on a GPU is registered, and name TransportTCP for it, which stages through pinned host memory")
 )
 
 // placing says which sides of a request are on a GPU, and of them which the RDMA devices reach themselves.

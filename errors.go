@@ -85,13 +85,20 @@ func (e *Error) fact() string {
 		return class
 	}
 	if own, ok := e.Cause.(*budgets.Exhausted); ok { // its own text has a remedy too
-		return fmt.Sprintf("%s: %s: asked %d, in use %d, limit %d %s", class, own.Budget, own.Asked, own.Used, own.Limit, own.Unit)
+		return class + ": " + amounts(own)
+	}
+	if own, ok := e.Cause.(*copiesError); ok {
+		return fmt.Sprintf("%s: %s; %d range(s) on %d device(s), each twice there if peers may use it", class, amounts(own.Exhausted), own.ranges, own.devices)
 	}
 	cause := e.Cause.Error()
 	if strings.HasPrefix(cause, class) {
 		return cause
 	}
 	return class + ": " + cause
+}
+
+func amounts(x *budgets.Exhausted) string {
+	return fmt.Sprintf("%s: asked %d, in use %d, limit %d %s", x.Budget, x.Asked, x.Used, x.Limit, x.Unit)
 }
 
 // item is what Index counts.
@@ -114,6 +121,19 @@ func (e *Error) Unwrap() []error {
 func (e *Error) Is(target error) bool {
 	return target == context.DeadlineExceeded && e.Class == ErrDeadline || target == context.Canceled && e.Class == ErrCancelled
 }
+
+// lack is what a path or engine misses, with what helps: the class's own words cannot know.
+type lack struct {
+	err    error
+	remedy string
+}
+
+func lacking(what, remedy string) *lack { return &lack{errors.New(what), remedy} }
+
+func (l *lack) Error() string { return l.err.Error() }
+
+// Unwrap returns what is missed.
+func (l *lack) Unwrap() error { return l.err }
 
 // classOf sorts an error of the rooms below.
 func classOf(err error) error {

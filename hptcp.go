@@ -13,10 +13,10 @@ import (
 )
 
 var (
-	errNoHPTCP     = errors.New("this engine has no HP-TCP: Config.HPTCP is not set")
-	errPeerNoHPTCP = errors.New("the peer publishes no HP-TCP: it was opened without Config.HPTCP")
+	errNoHPTCP     = lacking("this engine has no HP-TCP: Config.HPTCP is not set", "open the engine with Config.HPTCP; &HPTCPConfig{} takes every default")
+	errPeerNoHPTCP = lacking("the peer publishes no HP-TCP: it was opened without Config.HPTCP", "open the peer's engine with Config.HPTCP, or name another transport")
 	errAtomicElse  = errors.New("an Atomic request is for TransportHPTCP; TCP with Staged placement on both sides is so without it")
-	errAtomicOwn   = errors.New("an Atomic request with several ranges is not to be had from the engine itself, which copies one after the other")
+	errAtomicOwn   = lacking("an Atomic request with several ranges is not to be had from the engine itself, which copies one after the other", "leave Atomic away, or submit each range by itself")
 )
 
 // hptcpPart is what an engine with HP-TCP has besides. Each runner has a pool and a service of its own.

@@ -103,6 +103,11 @@ func (c *carrier) join(requests []Request, first, end int) (*joint, error) {
 	if t.segment.peer == nil {
 		return j, nil // a copy in this process leases each range by itself
 	}
+	if t.atomic && t.direction == lanes.Write {
+		if err := hptcp.AtomicWriteFits(c.spans[j.from:j.to]); err != nil {
+			return nil, requestError(first, &requests[first], err)
+		}
+	}
 	c.localRanges(&requests[first], j)
 	return j, j.set.Fill(t.local, c.ranges)
 }

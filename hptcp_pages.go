@@ -157,6 +157,51 @@ func spanExtents(spans []Span) (x extents, err error) {
 	return x, nil
 }
 
+// stray names the first of many ranges that no registration covers even by itself; err, which is about all of them, if
+// there is none. A failure may take its time.
+func (r *Request) stray(err error, side string, covers func(address, length uint64) error, base uint64) error {
+	for i := range r.ranges() {
+		s, what := Span{}, "span"
+		switch {
+		case r.Pages != nil:
+			s = Span{Local: r.Pages.Size * uint64(r.Pages.Local[i]), Remote: r.Pages.Size * uint64(r.Pages.Remote[i]), Length: r.Pages.Size}
+			number := r.Pages.Local[i]
+			if side == "remote" {
+				number = r.Pages.Remote[i]
+			}
+			what = fmt.Sprintf("page %d, at index", number)
+		case r.Strides != nil:
+			s = Span{Local: r.Strides.Local * uint64(i), Remote: r.Strides.Remote * uint64(i), Length: r.Strides.Length}
+			what = "row"
+		default:
+			s = r.Spans[i]
+		}
+		offset := s.Local
+		if side == "remote" {
+			offset = s.Remote
+		}
+		if alone := covers(base+offset, s.Length); alone != nil {
+			return fmt.Errorf("%s %s %d: %w", side, what, i, alone)
+		}
+	}
+	return err
+}
+
+// covers says whether a region of the peer has all of a range.
+func (s *Segment) covers(address, length uint64) error {
+	_, _, err := s.view().Cover(address, length)
+	return err
+}
+
+// covers says whether a registration of the engine has all of a range.
+func (e *Engine) covers(address, length uint64) error {
+	r, err := e.tracker.Borrow(address, length)
+	if err == nil {
+		r.Return()
+	}
+	return err
+}
+
 // product multiplies, and says whether the result wraps.
 func product(a, b uint64) (uint64, bool) {
 	high, low := bits.Mul64(a, b)

@@ -39,7 +39,8 @@ func optedIn(s *Segment, r *netproto.Region) error {
 	if s.Local() || r.Flags&netproto.RegionHPTCP != 0 {
 		return nil
 	}
-	return &Error{Class: ErrUnavailable, Cause: fmt.Errorf("region %d is not registered for HP-TCP: its owner sets Range.HPTCP, or passes OverHPTCP to Register", r.ID)}
+	return &Error{Class: ErrUnavailable, Cause: lacking(fmt.Sprintf("region %d is not registered for HP-TCP", r.ID),
+		"let its owner register the range with OverHPTCP (Range.HPTCP), then refresh the segment; or name another transport")}
 }
 
 // way is the path's name.

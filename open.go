@@ -198,7 +198,7 @@ func (e *Engine) openKernel(lane int) (reactor.Kernel, string, error) {
 			return kernel, "io_uring is available", nil
 		}
 		if e.config.Kernel == IOUring {
-			return nil, "", &Error{Index: -1, Class: ErrUnavailable, Cause: err}
+			return nil, "", &Error{Index: -1, Class: ErrUnavailable, situation: opening, Cause: &lack{err, "let Config.Kernel be Auto or Epoll, or let this process use io_uring (kernel.io_uring_disabled, seccomp, memory cgroup)"}}
 		}
 		kernel2, err2 := epoll.New(plain)
 		if err2 != nil {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 	"sync"
 
 	"github.com/orbitte/orbitte/budgets"
@@ -76,6 +77,9 @@ func (e *Engine) buildRDMA() error {
 	if p.transport, err = rdma.Open(e.config.Verbs, p.settings()); err != nil {
 		return unusable(err)
 	}
+	if err := p.maskAllows(); err != nil {
+		return err
+	}
 	for _, r := range e.runners {
 		if r.rails, err = p.transport.Rails(r.lane); err != nil {
 			return unusable(err)
@@ -83,6 +87,22 @@ func (e *Engine) buildRDMA() error {
 		r.rails.Serve(r.server)
 	}
 	return nil
+}
+
+// maskAllows refuses a mask that leaves no device to any request.
+func (p *rdmaPart) maskAllows() error {
+	mask, slots := p.engine.config.RDMA.DeviceMask, p.transport.Slots()
+	if mask == 0 {
+		return nil
+	}
+	var names []string
+	for nic, s := range slots {
+		if mask&(1<<nic) != 0 {
+			return nil
+		}
+		names = append(names, fmt.Sprintf("%d is %s", nic, s.Info.Name))
+	}
+	return invalid("Config.RDMA.DeviceMask is %#x, which allows none of this host's devices: bit %s", mask, strings.Join(names, ", "))
 }
 
 // unusable is a failure to open devices: what the user asked for is not there (field case F-70).

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/orbitte/orbitte/budgets"
 	"github.com/orbitte/orbitte/lanes/rdma"
 	"github.com/orbitte/orbitte/reactor"
 	"github.com/orbitte/orbitte/segments"
@@ -56,6 +57,7 @@ func (p *rdmaPart) prepare(fresh []*segments.Registration) (failed int, undone [
 	if err := p.preflight(fresh); err != nil {
 		return 0, nil, err
 	}
+	before := [...]int64{p.budgets.CachedRegions.Used(), p.budgets.CachedBytes.Used()}
 	p.native.Lock()
 	for i, r := range fresh {
 		if !p.registers(r.Backing()) { // what is staged is no device's to reach
@@ -69,7 +71,55 @@ func (p *rdmaPart) prepare(fresh []*segments.Registration) (failed int, undone [
 	}
 	p.native.Unlock()
 	p.drain()
-	return failed, undone, err
+	return failed, undone, p.inAll(err, fresh, before)
+}
+
+// copiesError is a budget of memory regions that a registration does not fit, with all copies of the whole call; in use is
+// what others had.
+type copiesError struct {
+	*budgets.Exhausted
+	ranges, devices int
+}
+
+// Unwrap gives the budget to errors.As.
+func (e *copiesError) Unwrap() error { return e.Exhausted }
+
+// inAll restates the refusal of one copy as one of the whole call, whose earlier copies it would count as in use.
+func (p *rdmaPart) inAll(err error, fresh []*segments.Registration, before [2]int64) error {
+	var own *budgets.Exhausted
+	if !errors.As(err, &own) {
+		return err
+	}
+	devices := len(p.transport.Devices())
+	whole, ranges, size := *own, 0, int64(0)
+	whole.Asked = 0
+	switch own.Budget {
+	case p.budgets.CachedRegions.Name():
+		whole.Used = before[0]
+	case p.budgets.CachedBytes.Name():
+		whole.Used = before[1]
+	default:
+		return err
+	}
+	for _, r := range fresh {
+		if !p.registers(r.Backing()) {
+			continue
+		}
+		if size = 1; own.Budget == p.budgets.CachedBytes.Name() {
+			size = int64(r.Length())
+		}
+		ranges++
+		whole.Asked += size * int64(devices) * p.copies(r)
+	}
+	return &copiesError{&whole, ranges, devices}
+}
+
+// copies is how many memory regions a registration has on each device (SPEC R-5).
+func (p *rdmaPart) copies(r *segments.Registration) int64 {
+	if r.Permission() != LocalOnly && r.Backing().Kind() != segments.Device {
+		return 2
+	}
+	return 1
 }
 
 // preflight asks the library whether so much more may be locked, before the first page is pinned (field case F-62). A
@@ -84,11 +134,7 @@ func (p *rdmaPart) preflight(fresh []*segments.Registration) error {
 		if r.Backing().Kind() == segments.Device || !p.registers(r.Backing()) { // no page of the host's is locked
 			continue
 		}
-		copies := uint64(len(p.transport.Devices()))
-		if r.Permission() != LocalOnly {
-			copies *= 2
-		}
-		bytes += r.Length() * copies
+		bytes += r.Length() * uint64(len(p.transport.Devices())) * uint64(p.copies(r))
 	}
 	return library.Preflight(bytes)
 }

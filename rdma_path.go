@@ -11,8 +11,10 @@ import (
 )
 
 var (
-	errNoRDMA     = errors.New("this engine has no RDMA: Config.Verbs and Config.RDMA are not set")
-	errPeerNoRDMA = errors.New("the peer publishes no RDMA: it was opened without Config.RDMA, or none of its devices has memory windows of type 2B, without which a source makes no grant")
+	errNoRDMA = lacking("this engine has no RDMA: Config.Verbs and Config.RDMA are not set",
+		"open the engine with Config.Verbs (verbs/libibverbs.Load) and Config.RDMA, or name another transport")
+	errPeerNoRDMA = lacking("the peer publishes no RDMA: it was opened without Config.RDMA, or none of its devices has memory windows of type 2B, without which a source makes no grant",
+		"open the peer's engine with Config.RDMA on a host whose devices have such windows (`orbitte devices` says so), or name another transport")
 )
 
 // preflightRDMA says what is missing for a transfer to the segment over RDMA now (SPEC G-4; field case F-70). A segment of

@@ -49,6 +49,9 @@ func (r *Registration) Length() uint64 { return r.inner.Length() }
 // Permission is what the first registration of the range asked for.
 func (r *Registration) Permission() Permission { return r.inner.Permission() }
 
+// HPTCP is true exactly when the first registration of the range let peers reach it over HP-TCP (OverHPTCP).
+func (r *Registration) HPTCP() bool { return r.inner.Region().Flags&netproto.RegionHPTCP != 0 }
+
 // ending is somebody's wait for the end of a registration.
 type ending struct {
 	done   chan struct{}
@@ -99,7 +102,8 @@ func (e *Engine) registrable(r *Range) error {
 
 // Register makes a range of a memory object usable by requests and, if permitted, by peers. Errors:
 // ErrInvalid (empty, outside, overlapping another memory object), ErrExhausted, ErrClosed; ErrUnavailable for OverHPTCP
-// without Config.HPTCP. Of an exact repetition the first permission and options stay (SPEC M-5).
+// without Config.HPTCP. Of an exact repetition the first permission and options stay, as Registration.Permission and HPTCP
+// tell (SPEC M-5): give every handle back first to register the range otherwise.
 func (e *Engine) Register(m *Memory, offset, length uint64, p Permission, options ...RegisterOption) (*Registration, error) {
 	r := Range{Memory: m, Offset: offset, Length: length, Permission: p}
 	for _, option := range options {
@@ -126,7 +130,7 @@ func (e *Engine) register(op string, ranges []Range) ([]*Registration, error) {
 		}
 		defer r.Memory.unhold()
 		if err := e.registrable(&r); err != nil {
-			return nil, &Error{Op: op, Index: i, Class: classOf(err), Cause: err}
+			return nil, rangeError(op, i, err)
 		}
 		specs[i] = segments.Spec{Backing: r.Memory.backing, Offset: r.Memory.offset + r.Offset, Length: r.Length, Permission: r.Permission, Profile: r.profile()}
 	}
@@ -171,6 +175,16 @@ func (e *Engine) publish(specs []segments.Spec, ranges []Range) (inner []*segmen
 		e.awaitEnd(r, ranges[i].Memory.driver)
 	}
 	return inner, undone, err
+}
+
+// rangeError is about one range of a registration; an error of this package is said once.
+func rangeError(op string, i int, err error) error {
+	own, ok := err.(*Error)
+	if !ok {
+		return &Error{Op: op, Index: i, Class: classOf(err), Cause: err, situation: publishing}
+	}
+	own.Op, own.Index, own.situation = op, i, publishing
+	return own
 }
 
 func registrationError(op string, err error) error {

@@ -115,7 +115,7 @@ type Report struct {
 var (
 	errOperation = errors.New("the operation is neither Read nor Write")
 	errTransport = errors.New("this engine has no such transport")
-	errNoTCP     = errors.New("the source does not serve TCP READ and WRITE")
+	errNoTCP     = lacking("the source does not serve TCP READ and WRITE", "name a transport that the source has")
 	errOverlap   = errors.New("local and remote range of a request to the engine itself overlap")
 )
 
@@ -174,7 +174,7 @@ func (e *Engine) resolveRequest(r *Request) (resolved, error) {
 		if errors.Is(err, segments.ErrRange) {
 			class = ErrInvalid
 		}
-		return resolved{}, &Error{Class: class, Cause: err}
+		return resolved{}, &Error{Class: class, Cause: r.stray(err, "remote", r.Segment.covers, r.Remote)}
 	}
 	want := netproto.RemoteRead
 	if r.Operation == Write {
@@ -185,7 +185,7 @@ func (e *Engine) resolveRequest(r *Request) (resolved, error) {
 	}
 	local, err := e.tracker.Borrow(r.Local+x.local, x.localSize)
 	if err != nil {
-		return resolved{}, err
+		return resolved{}, r.stray(err, "local", e.covers, r.Local)
 	}
 	placing := e.placingOf(r, local, &region)
 	err = placing.refuse(r.Transport)

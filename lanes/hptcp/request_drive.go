@@ -4,6 +4,7 @@ import (
 	"hash/crc32"
 	"math/bits"
 
+	"github.com/orbitte/orbitte/budgets"
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/netproto"
 )
@@ -79,19 +80,29 @@ func (t *Transfer) cut(n uint64) uint64 {
 // whole is true exactly when the transfer is one request whatever its size.
 func (t *Transfer) whole() bool { return t.Atomic && t.Direction == lanes.Write }
 
-// codable is true exactly when all ranges fit one request.
-func (t *Transfer) codable() bool {
-	room, end := netproto.HPTCPRunsSizeMax-netproto.HPTCPRunSizeMax, uint64(0)
-	for i := range t.Spans {
-		s := &t.Spans[i]
-		room -= varintSize(max(s.Remote, end)-min(s.Remote, end)) + varintSize(s.Length)
-		if i == spansMax || room < 0 {
-			return false
-		}
+// AtomicWriteFits says whether the ranges fit one request, as those of an Atomic WRITE must; the error wraps
+// budgets.ErrExhausted.
+func AtomicWriteFits(spans []Span) error {
+	if len(spans) > spansMax {
+		return &budgets.Exhausted{Budget: AtomicRangesBudget, Unit: "ranges", Asked: int64(len(spans)), Limit: spansMax}
+	}
+	size, end := 0, uint64(0)
+	for i := range spans {
+		s := &spans[i]
+		size += varintSize(max(s.Remote, end)-min(s.Remote, end)) + varintSize(s.Length)
 		end = s.Remote + s.Length
 	}
-	return true
+	if limit := netproto.HPTCPRunsSizeMax - netproto.HPTCPRunSizeMax; size > limit { // they are far apart
+		return &budgets.Exhausted{Budget: AtomicBytesBudget, Unit: "bytes", Asked: int64(size), Limit: int64(limit)}
+	}
+	return nil
 }
+
+// Names of what bounds an Atomic WRITE.
+const (
+	AtomicRangesBudget = "ranges of one Atomic WRITE"
+	AtomicBytesBudget  = "bytes that code the ranges of one Atomic WRITE"
+)
 
 // lose notes that a request which begins at start has not ended well.
 func (t *Transfer) lose(start uint64) { t.lost = min(t.lost, start) }

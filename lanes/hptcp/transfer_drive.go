@@ -116,8 +116,8 @@ func (t *Transfer) Start(p *Peer) {
 		t.refuse(&lanes.Fault{Cause: lanes.Refused, Stage: "start", Status: netproto.StatusInvalidRange, Err: errRange})
 	case t.Atomic && t.Length > lane.Policy.PayloadBytesMax:
 		t.refuse(&lanes.Fault{Cause: lanes.Exhausted, Stage: "start", Err: errAtomicTooLong})
-	case t.whole() && !t.codable():
-		t.refuse(&lanes.Fault{Cause: lanes.Exhausted, Stage: "start", Err: errAtomicTooMany})
+	case t.whole() && AtomicWriteFits(t.Spans) != nil:
+		t.refuse(&lanes.Fault{Cause: lanes.Exhausted, Stage: "start", Err: AtomicWriteFits(t.Spans)})
 	default:
 		p.active++
 		if t.Deadline != reactor.Forever {
@@ -129,7 +129,6 @@ func (t *Transfer) Start(p *Peer) {
 
 var (
 	errAtomicTooLong = errors.New("an Atomic transfer is staged whole and may not be longer than one payload")
-	errAtomicTooMany = errors.New("an Atomic WRITE is one request, which holds 1,000 ranges at most, and fewer that are far apart: write less at a time")
 )
 
 // refuse ends a transfer that has begun nothing.
