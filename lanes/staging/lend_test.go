@@ -87,7 +87,7 @@ func TestALostSlotStaysCharged(t *testing.T) {
 		t.Fatal("a copy that hangs is proven to have ended")
 	}
 	slot.Lose()
-	if r.stage.Lendable() != 1 {
+	if r.stage.Lendable() != 1 || r.stage.pools[Lent].whole != 1 || slot.chunk.state != chunkKept {
 		t.Error("a lost slot is lent again")
 	}
 	r.lasting = true
