@@ -142,9 +142,6 @@ func (t *Transfer) Start(r *Rails, p *Peer) {
 		t.check.start(t)
 		return
 	}
-	if t.Deadline != reactor.Forever {
-		r.lane.Arm(&t.clock, t.Deadline, t)
-	}
 	if f := t.gpu.ready(r.lane, t.Local); f != nil && t.staged() {
 		t.conclude(f)
 		return
@@ -155,6 +152,9 @@ func (t *Transfer) Start(r *Rails, p *Peer) {
 			return
 		}
 		t.registered = g
+	}
+	if t.Deadline != reactor.Forever { // last: what was refused has ended, and must hear of no deadline
+		r.lane.Arm(&t.clock, t.Deadline, t)
 	}
 	t.connect()
 }
