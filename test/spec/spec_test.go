@@ -22,7 +22,7 @@ var scope = []struct {
 	letter string
 	last   int
 }{
-	{"M", 9}, {"W", 16}, {"T", 12}, {"H", 9}, {"G", 9}, {"B", 4}, {"N", 6}, {"U", 3}, {"L", 6}, {"R", 20}, {"C", 7},
+	{"M", 9}, {"W", 16}, {"T", 12}, {"H", 9}, {"G", 9}, {"B", 4}, {"N", 6}, {"U", 3}, {"L", 6}, {"R", 20}, {"C", 8},
 }
 
 // fieldCases in scope.
@@ -285,7 +285,7 @@ func TestNumbersOutsideTheContractAreUnknown(t *testing.T) {
 			t.Errorf("exists(%s) = %v", number, !want)
 		}
 	}
-	if got, want := len(required()), 101+len(fieldCases); got != want {
+	if got, want := len(required()), 102+len(fieldCases); got != want {
 		t.Errorf("%d numbers are required, want %d", got, want)
 	}
 }
