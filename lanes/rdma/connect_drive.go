@@ -21,6 +21,8 @@ type Peer struct {
 	// SlicesMax and Host are of netproto.RDMAPaths, too; SlicesMax 0: the peer said nothing.
 	SlicesMax int
 	Host      netproto.HostMemoryPolicy
+
+	direct int // places that transfers from and to its GPUs have in the lane's turnstile
 }
 
 // path returns what the peer published about one of its NICs.

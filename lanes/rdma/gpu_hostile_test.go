@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -277,4 +278,99 @@ func TestASourceThatStagesRefusesConnectionsForRegions(t *testing.T) {
 		t.Error("a connection for a region was made")
 	}
 	e.end()
+}
+
+// With places for fewer queue pairs than the slices of all transfers want, here or at the source, they take turns: none is
+// stuck, and none is refused.
+//
+// proves R-10, U-3
+func TestTransfersOfGPUsShareFewQueuePairs(t *testing.T) {
+	for _, places := range [][2]int64{{8, 8}, {64, 6}} {
+		for _, d := range []lanes.Direction{lanes.Read, lanes.Write} {
+			t.Run(fmt.Sprint(places, d), func(t *testing.T) {
+				e := newGPUEndsWith(t, Polling, places[0], places[1])
+				equal(t, "slices that the source says it admits", int64(e.to.transport.Paths().SlicesMax), places[1])
+				e.peer = e.from.knows(0, e.to)
+				const n = 20 * 4096
+				var all []*attempt
+				for i := range 4 {
+					remote, local := e.memory(e.to, n, netproto.ReadWrite, 1), e.memory(e.from, n, netproto.LocalOnly, byte(2+i%2))
+					a := e.direct(d, &local.memory, &remote.memory, 0)
+					a.Deadline = e.world.Now().After(time.Minute)
+					all = append(all, e.start(a))
+				}
+				for _, a := range all {
+					complete(t, e.wait(a), d, n)
+				}
+				e.finishGPUs()
+			})
+		}
+	}
+}
+
+// Transfers that wait for their turn leave when they are cancelled or late, and those behind them go on.
+//
+// proves R-10, U-1
+func TestATransferLeavesTheTurnstileOfGPUs(t *testing.T) {
+	e := newGPUEndsWith(t, Polling, 8, 64)
+	const n = 6 * 4096
+	var all []*attempt
+	for range 4 {
+		remote, local := e.memory(e.to, n, netproto.ReadWrite, 1), e.memory(e.from, n, netproto.LocalOnly, 2)
+		all = append(all, e.direct(lanes.Read, &local.memory, &remote.memory, 0))
+	}
+	all[1].Deadline = e.world.Now().After(10 * time.Microsecond)
+	e.on(e.from.lanes[0].Loop, func() {
+		for _, a := range all {
+			e.begin(a)
+		}
+		all[2].Cancel()
+	})
+	for i, a := range all {
+		if o := e.wait(a); (o.Err == nil) != (i == 0 || i == 3) {
+			t.Errorf("transfer %d: %+v", i, o)
+		}
+	}
+	if u := &e.from.lanes[0].rails.upper.turns; u.inside != 0 || len(u.waiting) != 0 {
+		t.Errorf("%+v", u)
+	}
+	e.finishGPUs()
+}
+
+// A registration that fails on the second context and cannot be taken back on the first keeps what the device may still
+// reach: the region, its charge, and the GPU's memory.
+//
+// proves C-6, R-5, G-9
+func TestARegistrationOfAGPUThatCannotBeTakenBackIsKept(t *testing.T) {
+	for _, refused := range []bool{false, true} {
+		e := newGPUEnds(t, Polling)
+		m := e.unregistered(e.to, 8192, netproto.ReadWrite, 1)
+		e.fabric.Plan(simverbs.Fault{Kind: simverbs.FailCall, Call: simverbs.CallRegisterDescriptor, Process: "b", Index: 1, Errno: 12})
+		if refused {
+			e.fabric.Plan(simverbs.Fault{Kind: simverbs.FailCall, Call: simverbs.CallDeregister, Process: "b"})
+		}
+		g, err := e.to.transport.RegisterDevice(m.native, m.Address(), 8192)
+		var direct *DirectError
+		var left *RollbackError
+		if g != nil || !errors.As(err, &direct) || errors.As(err, &left) != refused {
+			t.Errorf("%v, %v", g, err)
+		}
+		b := &e.to.transport.config.Budgets
+		want := map[bool]int64{true: 1}[refused]
+		if live := e.to.native.Live().Regions; int64(live) != want || b.CachedRegions.Used() != want || (m.native.Retained() != nil) != refused {
+			t.Errorf("%d regions are left, %d charged, the memory is retained: %v", live, b.CachedRegions.Used(), m.native.Retained())
+		}
+		m.gpus.memories = append(m.gpus.memories, m)
+		if !refused { // it may be tried again
+			g, err := e.to.transport.RegisterDevice(m.native, m.Address(), 8192)
+			must(t, err)
+			e.to.registers = append(e.to.registers, g)
+			m.Attach(g)
+			e.finishGPUs()
+			continue
+		}
+		e.retire()
+		e.close()
+		e.endLoops()
+	}
 }

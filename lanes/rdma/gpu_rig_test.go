@@ -166,16 +166,19 @@ func (g *gpus) real(info cuda.PointerInfo, p cuda.Pointer, length uint64) (uint6
 }
 
 // newGPUEnds makes both sides. Small slices let a few KiB have several.
-func newGPUEnds(t testing.TB, mode Progress) *gpuEnds {
+func newGPUEnds(t testing.TB, mode Progress) *gpuEnds { return newGPUEndsWith(t, mode, 0, 0) }
+
+// newGPUEndsWith bounds the queue pairs of each side; 0: the default.
+func newGPUEndsWith(t testing.TB, mode Progress, here, there int64) *gpuEnds {
 	t.Helper()
 	e := &gpuEnds{gpus: map[*engine]*gpus{}}
-	side := func(name string) siteOptions {
-		return siteOptions{config: Config{Device: DeviceDirect, Block: 4096, Progress: mode}, devices: []simverbs.DeviceSpec{{Name: "mlx5_0"}, {Name: "mlx5_1", Ports: []simverbs.PortSpec{{Network: "other"}}}},
+	side := func(name string, endpoints int64) siteOptions {
+		return siteOptions{endpoints: endpoints, config: Config{Device: DeviceDirect, Block: 4096, Progress: mode}, devices: []simverbs.DeviceSpec{{Name: "mlx5_0"}, {Name: "mlx5_1", Ports: []simverbs.PortSpec{{Network: "other"}}}},
 			calls: func(c verbs.Calls) verbs.Calls {
 				return &loggedVerbs{Calls: c, ends: e, name: name, pairs: map[verbs.PairHandle]verbs.DomainHandle{}, regions: map[verbs.RegionHandle]verbs.DomainHandle{}}
 			}}
 	}
-	e.ends = newEnds(t, simverbs.Hardware, endsOptions{side("a"), side("b")})
+	e.ends = newEnds(t, simverbs.Hardware, endsOptions{side("a", here), side("b", there)})
 	e.rig.gpus = map[string]*gpus{}
 	info := cuda.DeviceInfo{Name: "A100", Memory: 80 << 30, Major: 8, Unified: true, GPUDirect: true, DMABuf: true, FlushHost: true, CopyEngines: 2}
 	for i, n := range []*engine{e.from, e.to} {
@@ -202,6 +205,18 @@ type gpuMemory struct {
 
 func (e *gpuEnds) memory(n *engine, length uint64, p netproto.Permission, seed byte) *gpuMemory {
 	e.t.Helper()
+	m := e.unregistered(n, length, p, seed)
+	registered, err := n.transport.RegisterDevice(m.native, m.Address(), length)
+	must(e.t, err)
+	n.registers = append(n.registers, registered)
+	m.Attach(registered)
+	m.gpus.memories = append(m.gpus.memories, m)
+	return m
+}
+
+// unregistered is memory that the devices do not know yet.
+func (e *gpuEnds) unregistered(n *engine, length uint64, p netproto.Permission, seed byte) *gpuMemory {
+	e.t.Helper()
 	g := e.gpus[n]
 	native, err := g.platform.Allocate(0, length+2*guardBytes)
 	must(e.t, err)
@@ -212,13 +227,7 @@ func (e *gpuEnds) memory(n *engine, length uint64, p netproto.Permission, seed b
 	g.driver.Poke(native.Pointer(), whole)
 	list, err := n.tracker.Register([]segments.Spec{{Backing: backing, Offset: guardBytes, Length: length, Permission: p}})
 	must(e.t, err)
-	m := &gpuMemory{memory: memory{Registration: list[0], backing: backing, engine: n}, native: native, gpus: g}
-	registered, err := n.transport.RegisterDevice(native, m.Address(), length)
-	must(e.t, err)
-	n.registers = append(n.registers, registered)
-	m.Attach(registered)
-	g.memories = append(g.memories, m)
-	return m
+	return &gpuMemory{memory: memory{Registration: list[0], backing: backing, engine: n}, native: native, gpus: g}
 }
 
 // content is the range, whose guards are checked.

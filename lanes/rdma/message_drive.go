@@ -264,6 +264,7 @@ type upper struct {
 	source      *GrantService
 	first, last *Transfer // those that wait for receives of their peers, in order
 	running     *Transfer // all that have begun and not ended
+	turns       turnstile
 	sweeps      uint64
 	serving     bool // true exactly inside serve
 	again       bool

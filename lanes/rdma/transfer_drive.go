@@ -66,8 +66,11 @@ type Transfer struct {
 	gpu        gpuSide
 	visible    errand // makes what devices wrote to a GPU visible to it
 	flushed    bool   // true exactly when that was done, or tried
-	filled     bool   // staged WRITE: true exactly when staging has the payload
-	roomy      bool   // true exactly while receives of the peer are reserved
+	places     int    // of the lane's turnstile
+	wanted     int
+	crowded    *lanes.Fault // why it got too few connections; nil: it did not
+	filled     bool         // staged WRITE: true exactly when staging has the payload
+	roomy      bool         // true exactly while receives of the peer are reserved
 	next       *Transfer
 	before     *Transfer // beside behind: among all that run
 	behind     *Transfer
@@ -198,7 +201,7 @@ func (t *Transfer) reset(r *Rails, p *Peer) {
 	t.used, t.owed, t.closing, t.copied = 0, 0, 0, 0
 	t.slots, t.grants = t.slots[:0], t.grants[:0]
 	t.pausing, t.filled, t.forced, t.retiring, t.asked, t.away, t.roomy = false, false, false, false, false, false, false
-	t.flushed = false
+	t.flushed, t.crowded = false, nil
 	t.backoff, t.roomBy, t.by = lanes.Backoff{}, 0, 0
 	if t.encodeGrants == nil { // once, so that later runs allocate nothing
 		t.encodeGrants = func(dst []byte) []byte { return netproto.AppendGrantRequest(dst, &t.request) }
@@ -216,6 +219,10 @@ func (t *Transfer) connect() {
 	t.machine.parcels = t.machine.parcels[:0]
 	t.used = 0
 	cut := lanes.Cut(t.Length, r.transport.config.Block, t.limit())
+	if t.Remote == RemoteDirect && !r.upper.turns.enter(t, cut.Count) {
+		t.machine.stage = transferTurn
+		return
+	}
 	for i := range cut.Count {
 		path, err := r.Choose(t.peer.Paths, r.tiersOf(t.Tiers))
 		if err != nil {
@@ -233,7 +240,7 @@ func (t *Transfer) connect() {
 	}
 	t.owed = t.used
 	for _, l := range t.legs[:t.used] {
-		if t.machine.fault != nil { // an earlier claim was refused
+		if t.machine.fault != nil || t.crowded != nil { // an earlier claim was refused
 			t.owed--
 			continue
 		}
@@ -244,14 +251,12 @@ func (t *Transfer) connect() {
 	t.advance()
 }
 
-// limit is how many slices there may be: what SPEC R-8 and the peer admit. Where each takes a queue pair, a lane's share of
-// them bounds a transfer: the transfers at the head of all lanes have their places at once then, and none waits for
-// another one's while it holds some.
+// limit is how many slices there may be: what SPEC R-8 and the peer admit, and where each takes a queue pair, as many as a
+// lane may have.
 func (t *Transfer) limit() int {
 	n := lanes.SliceCap(t.Direction, t.gpu.memory != nil, t.peer.SlicesMax)
 	if t.Remote == RemoteDirect {
-		share := t.rails.transport.config.Budgets.Endpoints.Limit() / int64(len(t.rails.transport.rails))
-		n = int(max(1, min(int64(n), share)))
+		n = min(n, t.rails.places())
 	}
 	return n
 }
@@ -289,7 +294,11 @@ func (t *Transfer) claimed(l *leg) {
 		if !ok {
 			f = fault(lanes.Unreachable, "RDMA connection", err)
 		}
-		t.fail(f)
+		if t.crowds(f) {
+			t.crowded = f
+		} else {
+			t.fail(f)
+		}
 	}
 	t.advance()
 }
@@ -312,8 +321,16 @@ func (t *Transfer) advance() {
 func (t *Transfer) step() {
 	m := &t.machine
 	switch m.stage {
+	case transferTurn:
+		if t.places > 0 && !t.pausing {
+			t.connect()
+		}
 	case transferConnecting:
-		if t.owed == 0 {
+		switch {
+		case t.owed > 0:
+		case t.crowded != nil:
+			t.stepAside()
+		default:
 			t.enter(transferRoom)
 		}
 	case transferRoom:

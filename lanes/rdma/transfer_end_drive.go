@@ -242,6 +242,9 @@ func (t *Transfer) report() {
 		t.registered.Return() // proof: giveBack, which takes it away when there is none
 		t.registered = nil
 	}
+	if t.Remote == RemoteDirect {
+		t.rails.upper.turns.leave(t)
+	}
 	counts := &t.rails.lane.Counts
 	t.Outcome = t.machine.outcome(t.Length)
 	switch {

@@ -19,6 +19,7 @@ type transferStage uint8
 const (
 	transferIdle transferStage = iota
 	transferChecking
+	transferTurn // waits for places for the queue pairs of its grants on a GPU
 	transferConnecting
 	transferRoom     // waits for receives of the peer
 	transferStocking // waits for message slots, or staging
@@ -34,7 +35,7 @@ const (
 )
 
 var transferStageNames = [...]string{
-	"idle", "check", "RDMA connection", "waiting for receives of the source", "message slots", "lease", "RDMA grant", "RDMA payload",
+	"idle", "check", "waiting for queue pairs", "RDMA connection", "waiting for receives of the source", "message slots", "lease", "RDMA grant", "RDMA payload",
 	"RDMA receipt", "commit", "RDMA cleanup", "RDMA abandon", "visibility to the GPU", "end of the connection",
 }
 
