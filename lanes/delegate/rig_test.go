@@ -42,6 +42,7 @@ type setup struct {
 	handlers         int64         // 0: 4
 	slow             time.Duration // of every copy
 	bare             bool          // it offers no slots
+	still            bool          // GPUs go on only in calls; they then allocate nothing
 }
 
 // rig is a simulated world of nodes with one lane and two GPUs each.
@@ -182,7 +183,10 @@ func (n *node) loop(name string, rests bool) *reactor.Loop {
 
 func (n *node) gpus(s setup) {
 	w := n.world
-	o := simcuda.Options{Now: func() time.Duration { return time.Duration(w.Now()) }, Sleep: w.Advance, Later: w.Later, Memory: 64 << 20}
+	o := simcuda.Options{Now: func() time.Duration { return time.Duration(w.Now()) }, Sleep: w.Advance, Memory: 64 << 20}
+	if !s.still {
+		o.Later = w.Later
+	}
 	o.Violation = func(err error) { n.t.Error(err) }
 	o.Signal = func(*simcuda.Driver) (int, func(), func(), func(), error) {
 		d, set, err := n.process.Signal()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/netproto"
@@ -63,4 +64,33 @@ func moveEveryBorder(t *testing.T, slots int, local bool) {
 		t.Errorf("%+v", s)
 	}
 	r.finish()
+}
+
+// In the steady state neither side allocates on the Go heap, whatever the number of slots.
+//
+// proves C-8, L-6
+func TestSlotsAllocateNothing(t *testing.T) {
+	for _, slots := range []int{1, 4} {
+		r := newRig(t, rand.Uint64())
+		still := setup{still: true}
+		source, requester := r.node(sourceHost, still), r.node(requesterHost, still)
+		there, here := source.register(true, 10*slotBytes, netproto.ReadWrite, 1), requester.register(false, 10*slotBytes, netproto.LocalOnly, 2)
+		c := requester.channel(source)
+		a := requester.ask(lanes.Read, source, here, there, 0, 0, 10*slotBytes, slots)
+		move := func() {
+			for _, a.Direction = range []lanes.Direction{lanes.Read, lanes.Write} {
+				a.done, a.Deadline = 0, requester.lane.Kernel().Now().After(time.Minute)
+				if o := r.wait(a.start(c)); o.Err != nil {
+					t.Fatal(o.Err)
+				}
+			}
+		}
+		for range 20 {
+			move()
+		}
+		if n := testing.AllocsPerRun(50, move); n > 0 {
+			t.Errorf("%v allocations with %d slots", n, slots)
+		}
+		r.finish()
+	}
 }
