@@ -25,8 +25,8 @@ const (
 	// TransportTCP: memory over the peer's control stream; a copy in this process when the segment is the engine's own.
 	// Memory on a GPU is staged through pinned host memory of the engine that it is registered with, which Report.Path says.
 	TransportTCP Transport = iota
-	// TransportRDMA: host memory over RDMA devices of both sides (Config.RDMA); a copy in this process when the segment
-	// is the engine's own. Refused with ErrUnavailable, which names what is missing, by an engine without RDMA, for a
+	// TransportRDMA: memory of hosts and GPUs over RDMA devices of both sides (Config.RDMA, which says how each kind of
+	// memory is used); a copy in this process when the segment is the engine's own. Refused with ErrUnavailable, which names what is missing, by an engine without RDMA, for a
 	// peer that publishes none, and while no device of both sides reaches the other.
 	TransportRDMA
 	// TransportHPTCP: host memory over data streams beside the control stream (Config.HPTCP on both sides), straight from

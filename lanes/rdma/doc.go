@@ -11,8 +11,10 @@
 // charge and the message slots of one READ or WRITE until every work request has completed or its pair was proven drained;
 // a GrantService owns its parents: windows, leases and charges until each key was ended by its receipt, or its window was
 // freed. What has no such proof after the cleanup window becomes a Residue, for good. Rails.Close ends both.
+// For memory on a GPU that devices reach themselves a connection of the source owns, besides its one pair, a domain, the
+// region of one message and the region of one grant; they end with it, in that order, on the cold loop.
 //
-// Machines import budgets, lanes, netproto and segments; drives import reactor, verbs and lanes/control as well. Rails and
+// Machines import budgets, lanes, netproto and segments; drives import reactor, verbs, cuda, lanes/control and lanes/staging as well. Rails and
 // all below them belong to their lane's thread. Slow native calls run on the cold loop, and what they were about comes
 // home by letter. Lanes meet in the budgets, in the devices (atomic), and in letters: a farewell that reached another
 // lane than its connection's, the search for places of idle connections, the state of a device. Register and Retire
@@ -30,9 +32,9 @@
 //	                                                  └──BuildFailed, nothing left──▶ (none)
 //	            ending ──Ended: places repaid──▶ (none)        ending ──Retained──▶ retained
 //
-//	transfer    connecting ─▶ room ─▶ stocking ─▶ leasing ─▶ granting ─▶ moving ─▶ receipt ─▶ (commit) ─▶ (parting) ─▶ idle
-//	            any ──failure, Cancel, deadline──▶ halting ─▶ (abandoning) ─▶ (parting) ─▶ idle
-//	parent      stocking ─▶ (filling) ─▶ binding ─▶ answering ─▶ granted ──receipts and DONE──▶ (commit) ─▶ idle
+//	transfer    (turn) ─▶ connecting ─▶ room ─▶ stocking ─▶ leasing ─▶ granting ─▶ moving ─▶ receipt ─▶ (commit) ─▶ (flushing) ─▶ (parting) ─▶ idle
+//	            any ──failure, Cancel, deadline──▶ halting ─▶ (abandoning) ─▶ (flushing) ─▶ (parting) ─▶ idle
+//	parent      stocking ─▶ (filling) ─▶ binding ─▶ answering ─▶ granted ──receipts and DONE──▶ (commit, or all torn down and flushed) ─▶ idle
 //	            any ──failure, ABANDON, deadline──▶ revoking ─▶ idle
 //
 //	device      active ──port or address changed──▶ paused, connections drained ──address again, no pair left──▶ active
@@ -50,5 +52,8 @@
 // for each pair of NICs and parent, and their memory is not pooled. An empty transfer is checked by operation 1 or 2. A
 // device without type-2B windows is the requester's only: it has no parent regions and peers are not told of it.
 // Pairs share the places of their lane's completion queues: max_cqes would otherwise bound pairs and slices before
-// max_endpoints and R-8 do.
+// max_endpoints and R-8 do. Memory on a GPU is staged as a whole, in one copy by the device's own engine between it and
+// pinned memory of the transfer's, charged to max_staging_bytes: the chunks of lanes/staging are not registered. Directly
+// it is reached by DMA-BUF, or by peermem where that is not to be had; a grant on it has profile 2 and a slice for each
+// queue pair, so that transfers take turns for these. A flush that never returns holds the cold loop up.
 package rdma
