@@ -128,8 +128,9 @@ func (o *op) landing() bool {
 	return false
 }
 
-// landingSteps is how many steps after an op's end its program may be told: others may have begun to use its range.
-const landingSteps = 3
+// landingSteps is how many steps after an op's end its program may be told, and others have begun to use its range: a step
+// of a call that waits is a look at one of several kernels.
+const landingSteps = 64
 
 // proven holds the end of an op that has used its range against the copies that are under way.
 func (r *run) proven(o *op) {

@@ -18,8 +18,8 @@ type powered struct {
 	refuses bool // copies hang, GPUs are lost, and what ends something fails: some proofs never come
 }
 
-// poweredEvery is one in how many seeds has CUDA.
-const poweredEvery = 5
+// poweredEvery is one in how many seeds has CUDA, of those that are not of fairness or large payloads.
+const poweredEvery = 3
 
 // power makes about one script in five one of CUDA.
 func (g *generator) power(seed uint64) {
@@ -32,14 +32,14 @@ func (g *generator) power(seed uint64) {
 	if g.p.faulty {
 		c.faulty, c.refuses = c.chance(80), c.chance(45)
 	}
-	if g.x != nil { // other transports do not reach GPUs: few such worlds do
-		g.x.mixed = true
-	}
-	if g.h != nil {
+	if g.h != nil { // it does not reach GPUs
 		g.h.mixed = true
 	}
 	if c.chance(70) {
-		g.x, g.h = nil, nil
+		g.h = nil
+	}
+	if c.chance(40) {
+		g.x = nil
 	}
 	g.c = c
 }

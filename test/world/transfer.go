@@ -46,7 +46,7 @@ func (r *run) prepare(l *life, a faults.Action) *prepared {
 		}
 		if q.Transport == 1 {
 			request.Transport = orbitte.TransportRDMA
-			o.rdma, o.direct = q.Length > 0 && s.peer != l, o.to.life.exposes()
+			o.rdma, o.direct = q.Length > 0 && s.peer != l, o.to.life.exposes() || o.to.gpu
 		}
 		if q.Transport == 2 {
 			o.overHPTCP(q, &request)
