@@ -2,8 +2,10 @@ package orbitte
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -220,4 +222,64 @@ func TestSlotsThatWereTakenBackAreNamed(t *testing.T) {
 		t.Error(own)
 	}
 	mentions(t, own.Error(), "SourceTimeout")
+}
+
+// Callers at once direct a peer's staging over real sockets, with fewer slots than they ask for; every byte is checked, and
+// all is given back.
+//
+// proves C-8, U-2
+func TestManyCallersDirectAPeersStagingOverRealSockets(t *testing.T) {
+	eachKernel(t, func(t *testing.T, c Config) {
+		const callers, slot = 6, 40 << 10
+		here, there := realTwin(t, simcuda.Options{}), realTwin(t, simcuda.Options{})
+		c.Lanes, c.Limits = 2, Limits{StagingChunkBytes: 4093, PinnedStagingBytes: 2 * 4 * 4093 * 2}
+		c.RemoteStaging = &RemoteStagingConfig{Slots: 6, PeerSlots: 3}
+		source, requester := c, c
+		source.CUDA, requester.CUDA = there, here
+		p := &pair{source: newEngine(t, source), requester: newEngine(t, requester)}
+		p.remote, p.local = onGPU(t, there, 0, callers*slot), allocated(t, callers*slot)
+		p.export, p.own = registered(t, p.source, p.remote, ReadWrite), registered(t, p.requester, p.local, ReadWrite)
+		p.segment = opened(t, p.requester, p.source)
+		ctx := within(t, time.Minute)
+		var group sync.WaitGroup
+		for i := range callers {
+			group.Go(func() {
+				if err := director(ctx, p, i*slot, slot, i); err != nil {
+					t.Errorf("caller %d: %v", i, err)
+				}
+			})
+		}
+		group.Wait()
+		if s := p.source.Stats().RemoteStaging; s.Pinned != callers*4*2 || s.Pins+s.Slots != 0 || s.Copied != s.Copies || s.Failed != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// director moves its range to the peer's GPU and back, through 1 to 16 slots, and compares.
+func director(ctx context.Context, p *pair, at, slot, i int) error {
+	mine := p.local.Bytes()[at : at+slot]
+	for round := range 4 {
+		n := slot - 5 - round*4093
+		for k := range mine {
+			mine[k] = byte(k*5 + k>>8 + i + round)
+		}
+		want := bytes.Clone(mine)
+		r := Request{
+			Operation: Write, Segment: p.segment, Local: p.local.Address() + uint64(at+3), Remote: p.remote.Address() + uint64(at+3), Length: uint64(n),
+			RemoteSlots: []int{1, 2, 5, 16}[(round+i)%4],
+		}
+		if _, err := p.requester.SubmitAndWait(ctx, []Request{r}); err != nil {
+			return err
+		}
+		clear(mine[3 : 3+n])
+		r.Operation = Read
+		if _, err := p.requester.SubmitAndWait(ctx, []Request{r}); err != nil {
+			return err
+		}
+		if !bytes.Equal(mine, want) {
+			return fmt.Errorf("round %d: the bytes differ", round)
+		}
+	}
+	return nil
 }

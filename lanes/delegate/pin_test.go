@@ -257,7 +257,7 @@ func TestWaitingForSlotsEndsAtTheDeadline(t *testing.T) {
 		t.Errorf("it ended %v after its deadline", now-a.Deadline)
 	}
 	again := p.requester.ask(lanes.Write, p.source, p.here, p.there, 0, 0, 300, 2).start(other)
-	p.pass(time.Second)
+	p.pass(1300 * time.Millisecond)
 	if status := p.requester.unpin(c, p.source, held); status != netproto.StatusSuccess {
 		t.Fatal(status)
 	}
