@@ -31,8 +31,11 @@ help: ## list the targets
 	@echo "targets:"
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' Makefile | expand -t 12
 
-build: ## build bin/orbitte, without C
-	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/orbitte ./cmd/orbitte
+# The tool says its commit where git tells it (a checkout of another user may not).
+STAMP := $(shell git status --porcelain >/dev/null 2>&1 && echo true || echo false)
+
+build: ## build bin/orbitte, without C: TCP and HP-TCP; CGO_ENABLED=1 (needs gcc) adds RDMA and the view of devices and GPUs
+	CGO_ENABLED=$(or $(CGO_ENABLED),0) $(GO) build -buildvcs=$(STAMP) -trimpath -o $(BIN)/orbitte ./cmd/orbitte
 
 test: ## everything that must pass (about a quarter of an hour on two quiet cores; fetches staticcheck; -race needs gcc); PHASES="vet test" runs some, LIMIT=27m bounds the time
 	@$(GO) build -o $(BIN)/summary ./test/summary

@@ -71,6 +71,14 @@ type peer struct {
 // Endpoint of the peer, as it was given to OpenSegment.
 func (s *Segment) Endpoint() string { return s.endpoint }
 
+// DataPort is where the peer takes HP-TCP, under the host of its endpoint; 0: it serves none.
+func (s *Segment) DataPort() uint16 {
+	if d := s.view().Descriptor().HPTCP; d != nil {
+		return d.Port
+	}
+	return 0
+}
+
 // Epoch of the peer's life that the segment belongs to.
 func (s *Segment) Epoch() Epoch { return s.epoch }
 

@@ -26,6 +26,7 @@ type described struct {
 	Endpoint         string       `json:"endpoint"`
 	Epoch            string       `json:"epoch"`
 	TransferBytesMax uint64       `json:"transfer_bytes_max"`
+	DataPort         uint16       `json:"hptcp_port,omitempty"` // of HP-TCP, under the endpoint's host
 	Regions          []regionView `json:"regions"`
 	Files            []entry      `json:"files,omitempty"`
 }
@@ -36,6 +37,7 @@ type regionView struct {
 	Length     uint64 `json:"length"`
 	Permission string `json:"permission"`
 	Memory     string `json:"memory"` // "host", or "cuda:1" for the peer's GPU 1
+	HPTCP      bool   `json:"hptcp"`  // registered for HP-TCP
 }
 
 func describe(ctx context.Context, c *console, args []string) (err error) {
@@ -60,9 +62,9 @@ func describe(ctx context.Context, c *console, args []string) (err error) {
 		}
 		c.remark("its files cannot be shown: %v", err)
 	}
-	d := described{Endpoint: p.segment.Endpoint(), Epoch: p.segment.Epoch().String(), TransferBytesMax: p.segment.TransferBytesMax(), Regions: []regionView{}}
+	d := described{Endpoint: p.segment.Endpoint(), Epoch: p.segment.Epoch().String(), TransferBytesMax: p.segment.TransferBytesMax(), DataPort: p.segment.DataPort(), Regions: []regionView{}}
 	for _, r := range p.segment.Regions() {
-		d.Regions = append(d.Regions, regionView{r.ID, r.Address, r.Length, r.Permission.String(), memoryOf(&r)})
+		d.Regions = append(d.Regions, regionView{r.ID, r.Address, r.Length, r.Permission.String(), memoryOf(&r), r.HPTCP})
 	}
 	if p.manifest != nil {
 		d.Files = p.manifest.Files
@@ -85,12 +87,17 @@ func memoryOf(r *orbitte.Region) string {
 
 func (d *described) text() string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "endpoint         %s\nepoch            %s\nlargest request  %d bytes\n\n", d.Endpoint, d.Epoch, d.TransferBytesMax)
-	rows := [][]string{{"region", "address", "bytes", "permission", "memory"}}
+	fmt.Fprintf(&text, "endpoint         %s\nepoch            %s\nlargest request  %d bytes\n", d.Endpoint, d.Epoch, d.TransferBytesMax)
+	data := "none"
+	if d.DataPort != 0 {
+		data = fmt.Sprintf("port %d", d.DataPort)
+	}
+	fmt.Fprintf(&text, "HP-TCP           %s\n\n", data)
+	rows := [][]string{{"region", "address", "bytes", "permission", "memory", "HP-TCP"}}
 	ids := map[uint64]uint64{}
 	for _, r := range d.Regions {
 		ids[r.Address] = r.ID
-		rows = append(rows, []string{strconv.FormatUint(r.ID, 10), fmt.Sprintf("%#x", r.Address), strconv.FormatUint(r.Length, 10), r.Permission, r.Memory})
+		rows = append(rows, []string{strconv.FormatUint(r.ID, 10), fmt.Sprintf("%#x", r.Address), strconv.FormatUint(r.Length, 10), r.Permission, r.Memory, yesNo(r.HPTCP)})
 	}
 	text.WriteString(table(rows))
 	if d.Files == nil {

@@ -56,6 +56,8 @@ type devicesView struct {
 	Devices []deviceView `json:"devices"`
 	Why     string       `json:"why,omitempty"` // there are no RDMA devices, or they cannot be looked at
 	CUDA    cudaView     `json:"cuda"`
+
+	json bool // printed as JSON: the failure is read without what stands above it
 }
 
 type memlockView struct {
@@ -120,6 +122,7 @@ func devices(_ context.Context, c *console, args []string) error {
 		return usage("devices takes no operands")
 	}
 	view := devicesNow()
+	view.json = f.json
 	if f.json {
 		err = json.NewEncoder(c.out).Encode(view) // also when none is usable: the failure is one more line
 	} else {
@@ -266,19 +269,32 @@ func (v *devicesView) verdict() error {
 	if v.CUDA.usable() {
 		return nil
 	}
-	why := v.Why
-	if why == "" {
-		var reasons []string
-		for _, d := range v.Devices {
-			if d.Usable {
-				return nil
-			}
-			reasons = append(reasons, d.Name+": "+d.Why)
+	for _, d := range v.Devices {
+		if d.Usable {
+			return nil
 		}
-		why = "no device is usable: " + strings.Join(reasons, "; ")
 	}
-	return &failure{class: errNoRDMA, cause: fmt.Errorf("%s; %w: %s", why, errNoCUDA, v.CUDA.reason()),
-		known: "an engine with Config.RDMA or Config.CUDA does not open here; TCP between host memory needs none of this", remedy: "correct what is named for one of the devices"}
+	what, remedy := "there is neither an RDMA device nor a GPU", "do what is said above about what is missing, if this host should have one"
+	if len(v.Devices)+len(v.CUDA.GPUs) > 0 {
+		what, remedy = "no device is usable", "correct what is said above about one of the devices"
+	}
+	cause := error(errors.New(what))
+	if v.json {
+		cause = fmt.Errorf("%s: %s; %w: %s", what, v.reason(), errNoCUDA, v.CUDA.reason())
+	}
+	return &failure{class: errNoRDMA, cause: cause, known: "an engine with Config.RDMA or Config.CUDA does not open here; TCP between host memory needs none of this", remedy: remedy}
+}
+
+// reason says why no RDMA device is usable.
+func (v *devicesView) reason() string {
+	if v.Why != "" {
+		return v.Why
+	}
+	var reasons []string
+	for _, d := range v.Devices {
+		reasons = append(reasons, d.Name+": "+d.Why)
+	}
+	return strings.Join(reasons, "; ")
 }
 
 func (v *devicesView) text() string {

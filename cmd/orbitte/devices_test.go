@@ -85,14 +85,22 @@ func TestDevicesSaysWhatIsMissingAndFails(t *testing.T) {
 		return nil, &libibverbs.NoLibrary{Path: "libibverbs.so.1", Loader: "no such file"}
 	}
 	t.Cleanup(func() { loadVerbs = libibverbs.Load })
-	status, _, remarks := devicesRun()
-	if status != exitFailed || !strings.Contains(remarks, "libibverbs1") || !strings.Contains(remarks, errNoRDMA.Error()) {
-		t.Errorf("without a library: status %d, %s", status, remarks)
+	said := func(what, word string) {
+		t.Helper()
+		status, out, remarks := devicesRun()
+		if status != exitFailed || !strings.Contains(out, word) || !strings.Contains(remarks, errNoRDMA.Error()) {
+			t.Errorf("%s: status %d, %s%s", what, status, out, remarks)
+		}
+		if strings.Contains(remarks, word) || strings.Contains(remarks, "one of the devices") {
+			t.Errorf("%s: said twice, or of devices that there are not: %s", what, remarks)
+		}
+		if status, out, _ := devicesRun("--json"); status != exitFailed || strings.Count(out, word) != 2 {
+			t.Errorf("%s, in JSON: status %d, %s", what, status, out)
+		}
 	}
+	said("without a library", "libibverbs1")
 	loadVerbs = func() (verbs.Calls, error) { return nothing{}, nil }
-	if status, _, remarks = devicesRun(); status != exitFailed || !strings.Contains(remarks, "rdma link add") {
-		t.Errorf("without a device: status %d, %s", status, remarks)
-	}
+	said("without a device", "rdma link add")
 	withDevices(t, simverbs.DeviceSpec{Name: "mlx5_0", Accessible: syscall.EACCES})
 	status, out, remarks := devicesRun("--json")
 	if status != exitFailed || strings.Count(out, "\n") != 2 || !strings.Contains(out, `{"error":`) || !strings.Contains(remarks, "mlx5_0: it cannot be opened: permission denied") {

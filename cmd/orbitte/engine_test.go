@@ -99,7 +99,7 @@ func TestDescribeShowsAnyEmbeddingProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	if d.Epoch != e.Epoch().String() || d.TransferBytesMax != 12345 || len(d.Regions) != 2 || d.Files != nil ||
-		d.Regions[1] != (regionView{r[1].ID(), r[1].Address(), 100, "remote-read", "host"}) {
+		d.Regions[1] != (regionView{r[1].ID(), r[1].Address(), 100, "remote-read", "host", false}) {
 		t.Errorf("%+v", d)
 	}
 	if text := tool(t, "describe", e.Endpoint()); !strings.Contains(text.out, "no files: not an orbitte serve") {

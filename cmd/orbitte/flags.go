@@ -69,6 +69,7 @@ type flags struct {
 	progress        string
 	requestSize     size
 	transport       string
+	dataBind        string
 }
 
 func newFlags(name string) *flags {
@@ -166,7 +167,7 @@ func (f *flags) open(c *console, config orbitte.Config) (*orbitte.Engine, error)
 	}
 	config.Limits.RegisteredBytes = 1 << 62
 	if f.fast() {
-		config.HPTCP = &orbitte.HPTCPConfig{}
+		config.HPTCP = &orbitte.HPTCPConfig{Bind: f.dataBind}
 	}
 	if f.transport == "rdma" {
 		library, err := loadVerbs()
@@ -177,7 +178,22 @@ func (f *flags) open(c *console, config orbitte.Config) (*orbitte.Engine, error)
 		config.Verbs, config.RDMA = library, &orbitte.RDMAConfig{HostMemory: orbitte.HostStaged, Limits: orbitte.RDMALimits{StagingBytes: 512 << 20, Endpoints: 256}}
 	}
 	e, err := orbitte.Open(config)
+	if errors.Is(err, orbitte.ErrUnavailable) {
+		return nil, &failure{cause: err, known: "nothing was moved, and nothing was taken in its place", remedy: f.missing()}
+	}
 	return e, invalidUsage(err)
+}
+
+// missing says what helps when this system lacks what the command line asks for.
+func (f *flags) missing() string {
+	var ways []string
+	if f.kernel == "io_uring" {
+		ways = append(ways, "choose a --kernel that this system has")
+	}
+	if f.transport == "rdma" {
+		ways = append(ways, "do what orbitte devices says, or leave --transport rdma away")
+	}
+	return strings.Join(ways, "; ")
 }
 
 // carrier is the transport that requests name.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -59,6 +60,11 @@ func get(ctx context.Context, c *console, args []string) (err error) {
 		return usage("name files, or give --all")
 	case *destination == "-":
 		return usage("-o - is refused: a file is checked before anybody sees it, so get writes to no pipe; give a path and read the file when get says ok (./- names a file called -)")
+	}
+	for i, name := range names {
+		if slices.Contains(names[:i], name) {
+			return usage("%s is named twice", name)
+		}
 	}
 	folder := *all || len(names) > 1
 	if err := checkPlace(*destination, names, folder); err != nil { // what can be told before the source is asked

@@ -95,7 +95,7 @@ func TestDevicesSaysWhyThereIsNoGPU(t *testing.T) {
 		"GPU 2: it has no unified addressing": {listing{gpus: []cuda.DeviceInfo{{Ordinal: 2}}}, nil},
 	} {
 		withGPUs(t, missing.calls, missing.err)
-		status, _, remarks := devicesRun()
+		status, _, remarks := devicesRun("--json")
 		if status != exitFailed || !strings.Contains(remarks, want) || !strings.Contains(remarks, errNoCUDA.Error()) || !strings.Contains(remarks, "rdma link add") {
 			t.Errorf("status %d, no %q in %s", status, want, remarks)
 		}

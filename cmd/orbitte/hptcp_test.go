@@ -1,8 +1,15 @@
 package main
 
 import (
-	"path/filepath"
+	"context"
+	"encoding/json"
+	"strconv"
+	"strings"
 	"testing"
+
+	"path/filepath"
+
+	"github.com/orbitte/orbitte"
 )
 
 // Files go there and back over HP-TCP when both sides ask for it; a source that does not serve it is an error, and
@@ -26,7 +33,73 @@ func TestServeGetAndPutMoveFilesOverHPTCPWhenAskedTo(t *testing.T) {
 	same(t, got, other)
 	s.stop(t)
 	s = startSource(t, path)
-	inside(append([]string{"get", "-o", filepath.Join(to, "none"), "data", "--transport", "hptcp"}, s.peerFlags("--from")...)...).want(t, exitFailed, "the peer publishes no HP-TCP", "no other path was tried")
+	inside(append([]string{"get", "-o", filepath.Join(to, "none"), "data", "--transport", "hptcp"}, s.peerFlags("--from")...)...).want(t, exitFailed, "the peer publishes no HP-TCP", "no other path was tried", "remedy: name another --transport, or serve the file with that one")
 	holds(t, to, "copy")
 	s.stop(t)
+}
+
+// Where HP-TCP is served is shown at both ends: the data listener, which regions, and what get has to say.
+func TestServeAndDescribeShowHPTCP(t *testing.T) {
+	path, _ := file(t, t.TempDir(), "data", 5000)
+	var out, remarks strings.Builder
+	ctx, cancel := context.WithCancel(context.Background())
+	told := &until{&out, "serving until", cancel}
+	if status := run(ctx, &console{out: told, remarks: &remarks}, []string{"serve", "--transport", "hptcp", path}); status != exitDone {
+		t.Fatalf("status %d: %s", status, remarks.String())
+	}
+	for _, words := range []string{"transport hptcp and tcp\n", "data      127.0.0.1:", " --transport hptcp --all -o FOLDER"} {
+		if !strings.Contains(out.String(), words) {
+			t.Errorf("%q is not in:\n%s", words, out.String())
+		}
+	}
+	s := startSource(t, "--transport", "hptcp", "--data-bind", "127.0.0.1:0", path)
+	if s.Transport != "hptcp" || !strings.HasPrefix(s.Data, "127.0.0.1:") {
+		t.Errorf("%+v", s.servedView)
+	}
+	_, port, _ := strings.Cut(s.Data, ":")
+	var d described
+	if err := json.Unmarshal([]byte(inside("describe", "--json", s.Endpoint).out), &d); err != nil || strconv.Itoa(int(d.DataPort)) != port || !d.Regions[0].HPTCP {
+		t.Errorf("%v: %+v", err, d)
+	}
+	if shown := inside("describe", s.Endpoint); !strings.Contains(shown.out, "HP-TCP           port "+port) || !strings.Contains(shown.out, "yes") {
+		t.Errorf("%s", shown.out)
+	}
+	if shown := inside("describe", startSource(t, path).Endpoint); !strings.Contains(shown.out, "HP-TCP           none") {
+		t.Errorf("%s", shown.out)
+	}
+}
+
+// until ends a command once it has printed a word.
+type until struct {
+	*strings.Builder
+	word string
+	then func()
+}
+
+func (u *until) Write(b []byte) (int, error) {
+	defer func() {
+		if strings.Contains(u.String(), u.word) {
+			u.then()
+		}
+	}()
+	return u.Builder.Write(b)
+}
+
+// field case F-24
+func TestAnUnavailablePathHasTheRemedyOfItsCause(t *testing.T) {
+	unavailable := &orbitte.Error{Index: -1, Class: orbitte.ErrUnavailable}
+	for _, x := range []struct{ kernel, transport, remedy, not string }{
+		{"io_uring", "tcp", "choose a --kernel", "devices"},
+		{"auto", "rdma", "orbitte devices", "--kernel"},
+	} {
+		f := newFlags("get")
+		f.kernel, f.transport = x.kernel, x.transport
+		told := factsOf(&failure{cause: unavailable, remedy: f.missing()})
+		if !strings.Contains(told.remedy, x.remedy) || strings.Contains(told.remedy, x.not) {
+			t.Errorf("%+v: %q", x, told.remedy)
+		}
+	}
+	if told := factsOf(unavailable); !strings.Contains(told.remedy, "--transport") || strings.Contains(told.remedy, "--kernel") {
+		t.Errorf("%q", told.remedy)
+	}
 }

@@ -43,7 +43,7 @@ var commands = []command{
 	{"get", "read files from a peer", getHelp, get},
 	{"put", "write a file into a peer's file", putHelp, put},
 	{"describe", "show a peer's regions, limits and files", describeHelp, describe},
-	{"devices", "show the RDMA devices of this host, or what is missing", devicesHelp, devices},
+	{"devices", "show the RDMA devices and GPUs of this host, or what is missing", devicesHelp, devices},
 	{"version", "show the versions of tool, Go and protocol", versionHelp, version},
 }
 

@@ -32,6 +32,8 @@ only loaded files, the default, are safe from that.
 network:
   --bind ADDRESS       where to listen (127.0.0.1:0: this host only, a free port)
   --advertise ENDPOINT what peers are told, where it differs from --bind, as with 0.0.0.0:7000
+  --data-bind ADDRESS  with --transport hptcp: where the data streams come in (the host of --bind, a free port);
+                       peers need it let through a firewall like the port of --bind
   --timeout D          the longest that one request may take here, at most 300s (30s)
 
 output:
@@ -60,10 +62,12 @@ func serve(ctx context.Context, c *console, args []string) (err error) {
 	f := newFlags("serve")
 	bind := f.String("bind", "", "")
 	advertise := f.String("advertise", "", "")
+	data := f.String("data-bind", "", "")
 	writable := f.Bool("writable", false, "")
 	mapped := f.Bool("map", false, "")
 	f.moves()
 	paths, err := f.read(c, args)
+	f.dataBind = *data
 	switch {
 	case err != nil:
 		return err
@@ -71,6 +75,8 @@ func serve(ctx context.Context, c *console, args []string) (err error) {
 		return usage("name at least one file")
 	case len(paths) > servedFilesMax:
 		return usage("%d files are named; at most %d can be served", len(paths), servedFilesMax)
+	case f.dataBind != "" && !f.fast():
+		return usage("--data-bind is for --transport hptcp")
 	case f.timeout > 300*time.Second:
 		return usage("--timeout is %v; a source allows at most 300s", f.timeout)
 	}
@@ -293,16 +299,21 @@ func (s *server) recheck(ctx context.Context, asked recheck) {
 
 // servedView is what serve prints, and describe too in part.
 type servedView struct {
-	Endpoint string  `json:"endpoint"`
-	Epoch    string  `json:"epoch"`
-	Kernel   string  `json:"kernel"`
-	Lanes    int     `json:"lanes"`
-	Files    []entry `json:"files"`
+	Endpoint  string  `json:"endpoint"`
+	Epoch     string  `json:"epoch"`
+	Transport string  `json:"transport"`      // the fastest that is served; tcp is beside it
+	Data      string  `json:"data,omitempty"` // the listener of HP-TCP
+	Kernel    string  `json:"kernel"`
+	Lanes     int     `json:"lanes"`
+	Files     []entry `json:"files"`
 }
 
 func (s *server) announce() error {
 	stats := s.engine.Stats()
-	view := servedView{Endpoint: s.engine.Endpoint(), Epoch: s.engine.Epoch().String(), Kernel: stats.Kernel, Lanes: len(stats.Lanes)}
+	view := servedView{Endpoint: s.engine.Endpoint(), Epoch: s.engine.Epoch().String(), Transport: s.flags.transport, Kernel: stats.Kernel, Lanes: len(stats.Lanes)}
+	if stats.HPTCP != nil {
+		view.Data = stats.HPTCP.Address
+	}
 	for _, file := range s.files {
 		view.Files = append(view.Files, file.entry)
 	}
@@ -310,13 +321,22 @@ func (s *server) announce() error {
 		return json.NewEncoder(s.console.out).Encode(view)
 	}
 	var text strings.Builder
-	fmt.Fprintf(&text, "endpoint  %s\nepoch     %s\nkernel    %s (%s), lanes %d\n\n", view.Endpoint, view.Epoch, view.Kernel, stats.KernelReason, view.Lanes)
+	fmt.Fprintf(&text, "endpoint  %s\nepoch     %s\nkernel    %s (%s), lanes %d\n", view.Endpoint, view.Epoch, view.Kernel, stats.KernelReason, view.Lanes)
+	over := ""
+	if s.flags.transport != "tcp" {
+		over = " --transport " + s.flags.transport
+		fmt.Fprintf(&text, "transport %s and tcp\n", s.flags.transport)
+	}
+	if view.Data != "" {
+		fmt.Fprintf(&text, "data      %s\n", view.Data)
+	}
+	text.WriteString("\n")
 	regions := map[uint64]uint64{}
 	for _, r := range s.ranges {
 		regions[r.Address()] = r.ID()
 	}
 	text.WriteString(fileTable(view.Files, regions))
-	fmt.Fprintf(&text, "\nget them:  orbitte get --from %s --epoch %s --all -o FOLDER\nserving until SIGINT or SIGTERM\n", view.Endpoint, view.Epoch)
+	fmt.Fprintf(&text, "\nget them:  orbitte get --from %s --epoch %s%s --all -o FOLDER\nserving until SIGINT or SIGTERM\n", view.Endpoint, view.Epoch, over)
 	_, err := s.console.out.Write([]byte(text.String()))
 	return err
 }

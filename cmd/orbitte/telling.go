@@ -22,7 +22,7 @@ var tellings = map[error]telling{
 	orbitte.ErrUnknownRegion: {known: "no byte was moved", remedy: "the source publishes other regions by now: run the command again"},
 	orbitte.ErrPermission:    {known: "no byte was moved", remedy: "serve the file with --writable, if it is to be written"},
 	orbitte.ErrConflict:      {known: "no byte of the range was changed", remedy: "wait until nobody else reads or writes the file, then run the command again"},
-	orbitte.ErrUnavailable:   {known: "no byte was moved; no other path was tried", remedy: "choose a --kernel that this system has"},
+	orbitte.ErrUnavailable:   {known: "no byte was moved; no other path was tried", remedy: "name another --transport, or serve the file with that one; without --transport both sides use tcp"},
 	orbitte.ErrStaleEpoch: {class: "the source is not the one that --epoch names", known: "no byte was moved; the source was restarted, or another process has its address",
 		remedy: "give the epoch that the running source printed"},
 	orbitte.ErrUnreachable:  {class: "source unreachable", known: "no byte was moved", remedy: "check the endpoint, the network, and that the source runs; then run the command again"},

@@ -61,6 +61,10 @@ func version(_ context.Context, c *console, args []string) error {
 		c.result = v
 		return nil
 	}
-	_, err = fmt.Fprintf(c.out, "orbitte %s (%s), %s, %s, protocol %d\n", v.Version, v.Module, v.Go, v.Platform, v.Protocol)
+	revision := ""
+	if v.Revision != "" {
+		revision = ", commit " + v.Revision
+	}
+	_, err = fmt.Fprintf(c.out, "orbitte %s (%s)%s, %s, %s, protocol %d\n", v.Version, v.Module, revision, v.Go, v.Platform, v.Protocol)
 	return err
 }
