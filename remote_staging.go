@@ -70,7 +70,8 @@ func (g *group) slotsWay(t *task) string {
 	return slotsWay(slots)
 }
 
-// RemoteStagingStats is a reading of the slots that an engine offers to peers (SPEC C-8).
+// RemoteStagingStats is a reading of the slots that an engine offers to peers (SPEC C-8). The payload between requester and
+// slots counts in Traffic, one READ or WRITE for each slot's worth.
 type RemoteStagingStats struct {
 	// Requests of peers that have slots now, and these; of them retained for good, since a copy is not proven to have ended.
 	Pins, Slots, Retained int64

@@ -144,14 +144,16 @@ func TestRemoteStagingConfigIsChecked(t *testing.T) {
 // proves C-8, G-3, B-1
 func TestManyRequestsShareFewSlots(t *testing.T) {
 	const size, part = 64 << 10, 4 << 10
-	s := newCUDAPair(t, 1, slotted(2), slotted(2), size, true, true)
+	s := newCUDAPair(t, 1, slotted(2), slotted(2), size, true, false)
 	put(t, s.sourceDriver, s.remote, 7)
 	var batches []*Batch
+	asked := uint64(0)
 	for i := range size / part {
 		var requests []Request
 		for k := range 4 {
 			r := s.directed(Read, i*part+k*part/4, part/4, (i+k)%5)
 			requests = append(requests, r)
+			asked += uint64(min(r.RemoteSlots, 1))
 		}
 		b, err := s.requester.Submit(s.within(time.Minute), requests)
 		must(t, err)
@@ -169,6 +171,9 @@ func TestManyRequestsShareFewSlots(t *testing.T) {
 	}
 	if g := gauge(t, s.source, slotsBudget); g.Used != 0 || g.Peak != 2 {
 		t.Errorf("%+v", g)
+	}
+	if n := s.source.Stats().RemoteStaging.Pinned; n != asked {
+		t.Errorf("%d requests got slots, and %d asked for them", n, asked)
 	}
 }
 
@@ -201,7 +206,13 @@ func TestCloseSourceTakesRemoteSlotsBack(t *testing.T) {
 		b, err := s.requester.Submit(s.within(time.Minute), []Request{s.directed(op, 0, 9000, 4)})
 		must(t, err)
 		s.until(time.Second, func() bool { return s.source.Stats().CUDA.CopiesInFlight > 0 })
+		s.Link(hostB, hostA).BlackHole(true) // nobody gives the slots back
+		began := s.Now()
 		must(t, s.source.CloseSource(s.within(10*time.Second)))
+		if took := time.Duration(s.Now() - began); took > 2*time.Second {
+			t.Errorf("closed after %v", took)
+		}
+		s.Link(hostB, hostA).BlackHole(false)
 		if x := s.source.Stats(); x.RemoteStaging.Slots != 0 || x.CUDA.CopiesInFlight != 0 {
 			t.Errorf("closed with %+v, %d copies under way", x.RemoteStaging, x.CUDA.CopiesInFlight)
 		}

@@ -68,7 +68,7 @@ func eachStep(t *testing.T, stride int, slow time.Duration, strike func(p *pairO
 //
 // proves C-8, U-2
 func TestARequesterKilledAtEachStepLeavesNothingAtTheSource(t *testing.T) {
-	eachStep(t, 2, 300*time.Microsecond, func(p *pairOf, a *attempt) { p.requester.kill() }, func(p *pairOf, a *attempt) {
+	eachStep(t, 5, 300*time.Microsecond, func(p *pairOf, a *attempt) { p.requester.kill() }, func(p *pairOf, a *attempt) {
 		early, began := false, p.world.Now()
 		p.until("the pins' end", func() bool {
 			s := p.source.stage.Stats()
@@ -89,7 +89,7 @@ func TestARequesterKilledAtEachStepLeavesNothingAtTheSource(t *testing.T) {
 //
 // proves C-8, T-10
 func TestASourceKilledAtEachStepFailsTheTransfer(t *testing.T) {
-	eachStep(t, 2, 0, func(p *pairOf, a *attempt) { p.source.kill() }, func(p *pairOf, a *attempt) {
+	eachStep(t, 5, 0, func(p *pairOf, a *attempt) { p.source.kill() }, func(p *pairOf, a *attempt) {
 		o, m := p.wait(a), &a.machine
 		if o.Err == nil { // all was done, and only the end of the pin, or the receipt on its way, was left
 			if s := p.source.service.Stats(); s.Copied != m.parts() {
@@ -116,7 +116,7 @@ func TestASourceKilledAtEachStepFailsTheTransfer(t *testing.T) {
 //
 // proves C-8, G-8
 func TestCancelAtEachStepGivesTheSlotsBack(t *testing.T) {
-	eachStep(t, 2, 300*time.Microsecond, func(p *pairOf, a *attempt) { a.Cancel() }, func(p *pairOf, a *attempt) {
+	eachStep(t, 5, 300*time.Microsecond, func(p *pairOf, a *attempt) { a.Cancel() }, func(p *pairOf, a *attempt) {
 		o := p.wait(a)
 		if o.Err != nil && fault(p.t, o).Cause != lanes.Cancelled || !o.Drained {
 			p.t.Errorf("%+v", o)
@@ -141,7 +141,7 @@ func TestCancelAtEachStepGivesTheSlotsBack(t *testing.T) {
 //
 // proves C-8, G-6
 func TestCloseSourceAtEachStepTakesThePinsBack(t *testing.T) {
-	eachStep(t, 2, 300*time.Microsecond, func(p *pairOf, a *attempt) {
+	eachStep(t, 5, 300*time.Microsecond, func(p *pairOf, a *attempt) {
 		p.source.admission.Fence()
 		p.source.service.Fence()
 	}, func(p *pairOf, a *attempt) {
