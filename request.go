@@ -105,7 +105,7 @@ type Report struct {
 	// submission (SPEC G-8, G-9).
 	LocallyDrained bool
 	// Path is what carried the payload of the last request that ran: "tcp", "tcp direct", "local copy", each with what
-	// happens to memory on GPUs behind it (Segment.PathOf says it before), "hptcp",
+	// happens to memory on GPUs behind it (Segment.PathOf says it before), such as "tcp, remote staging, pipelined, staged through pinned host memory there", "hptcp",
 	// "hptcp, crc32c", or for RDMA how both sides' memory was used and by which devices, as Segment.Path says before; empty when nothing ran.
 	Path string
 	// Notification is the fate of SubmitAndNotify's notification, apart from the data's (SPEC N-3).
