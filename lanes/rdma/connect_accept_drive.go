@@ -149,7 +149,9 @@ func (a *acceptance) made(reactor.Instant) {
 	c.rails.transport.counts.accepted.Add(1)
 	c.rails.built(c)
 	a.reply()
-	c.released() // the builder's own hold: it is idle until the first grant
+	if c.private == nil || !c.await() {
+		c.released() // the builder's own hold: it is idle until the first grant
+	}
 	c.rails.doneBuilding(c)
 }
 
@@ -292,7 +294,7 @@ func (d *departure) visit(r *Rails) bool {
 		}
 		d.answer(netproto.StatusSuccess)
 	})
-	if c.array.Users() > 0 {
+	if c.unawait(); c.array.Users() > 0 {
 		c.Fail(errPeerLeft, 0)
 	} else if r.store.Retire(c.array) {
 		c.finish()

@@ -135,6 +135,7 @@ type Connection struct {
 	OtherPairs []netproto.PairAddress
 
 	profile netproto.GrantProfile
+	awaits  bool        // true exactly while it is kept for the grant that it was made for, see await
 	private *privateEnd // at the source of a grant on a GPU; nil: it shares its device's domain
 
 	rails  *Rails

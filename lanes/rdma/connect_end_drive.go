@@ -45,6 +45,7 @@ func (c *Connection) Fail(err error, by reactor.Instant) {
 	if idle {
 		c.finish()
 	}
+	c.unawait()
 	c.advance()
 }
 
@@ -218,6 +219,8 @@ func (c *Connection) reclaim() {
 // Expire ends the cleanup window: what is not proven by now is retained (reactor.TimerHandler).
 func (c *Connection) Expire(*reactor.Timer, reactor.Instant) {
 	switch c.state {
+	case connectionOpen:
+		c.unawait()
 	case connectionDraining:
 		c.retain(errUnproven)
 	case connectionQuiet:
@@ -345,6 +348,9 @@ func (r *Rails) Close(closed func()) {
 				continue
 			}
 			c := rail.connections[i]
+			if c.unawait(); i >= len(rail.connections) || rail.connections[i] != c {
+				continue
+			}
 			if c.holds.n > 0 {
 				c.Fail(ErrClosed, 0)
 			} else if r.store.Retire(c.array) {

@@ -308,6 +308,56 @@ func TestTransfersOfGPUsShareFewQueuePairs(t *testing.T) {
 	}
 }
 
+// Requesters that do not know of each other share the few places of a source: one steps aside for the other.
+//
+// proves R-10, U-3
+func TestRequestersOfGPUsStepAsideForEachOther(t *testing.T) {
+	for _, d := range []lanes.Direction{lanes.Read, lanes.Write} {
+		t.Run(fmt.Sprint(d), func(t *testing.T) {
+			e := newGPUEndsWith(t, Polling, 64, 6)
+			const n = 5 * 4096
+			var all []*attempt
+			for i := range 6 {
+				if i%3 == 0 {
+					e.peer = e.from.knows(0, e.to)
+				}
+				remote, local := e.memory(e.to, n, netproto.ReadWrite, 1), e.memory(e.from, n, netproto.LocalOnly, 2)
+				a := e.direct(d, &local.memory, &remote.memory, 0)
+				a.Deadline = e.world.Now().After(time.Minute)
+				all = append(all, e.start(a))
+			}
+			for _, a := range all {
+				complete(t, e.wait(a), d, n)
+			}
+			e.finishGPUs()
+		})
+	}
+}
+
+// A connection for a grant that never comes gives way after a while, and its end at any time leaves nothing.
+//
+// proves
+func TestAConnectionForAGrantThatNeverComesGivesWay(t *testing.T) {
+	for _, wait := range []time.Duration{0, 2 * awaitMax} {
+		e := newGPUEndsWith(t, Polling, 64, 1)
+		h := e.regionHand(lanes.Read)
+		second := e.from.ask(0, e.from.knows(0, e.to), lanes.Read, func(q *Claim) {
+			q.Private, q.Profile, q.Deadline = true, netproto.ProfileRegion, e.world.Now().After(time.Minute)
+		})
+		e.until("an answer", func() bool { return second.answers > 0 })
+		if second.claim.Err == nil {
+			t.Error("a connection that waits for its grant gave way at once")
+		}
+		e.pass(wait)
+		if wait > 0 {
+			other := e.regionHand(lanes.Read)
+			other.leave()
+		}
+		h.leave()
+		e.finishGPUs()
+	}
+}
+
 // Transfers that wait for their turn leave when they are cancelled or late, and those behind them go on.
 //
 // proves R-10, U-1

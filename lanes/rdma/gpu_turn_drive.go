@@ -1,6 +1,8 @@
 package rdma
 
 import (
+	"time"
+
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/netproto"
 )
@@ -84,4 +86,30 @@ func (t *Transfer) stepAside() {
 	t.machine.parcels = t.machine.parcels[:0]
 	t.machine.stage = transferTurn
 	t.room(f)
+}
+
+// awaitMax is how long a source keeps a connection for the one grant that it was made for.
+const awaitMax = time.Second
+
+// await keeps a connection that nobody else can use from giving way to others until its grant comes: two requesters could
+// otherwise each end what the other one has just built. It takes the builder's hold over; false: the connection has failed.
+func (c *Connection) await() bool {
+	if c.state != connectionOpen {
+		return false
+	}
+	c.awaits = true
+	c.rails.lane.Arm(&c.timer, c.rails.lane.Now().After(awaitMax), c)
+	return true
+}
+
+// unawait gives the hold back: the grant has come, or will not.
+func (c *Connection) unawait() {
+	if !c.awaits {
+		return
+	}
+	c.awaits = false
+	if c.state == connectionOpen {
+		c.rails.lane.Disarm(&c.timer)
+	}
+	c.released()
 }

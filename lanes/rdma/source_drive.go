@@ -210,6 +210,7 @@ func (p *parent) admit() netproto.Status {
 		if !l.c.Take(&l.hold, l) {
 			return netproto.StatusCacheMiss
 		}
+		l.c.unawait()
 	}
 	return netproto.StatusSuccess
 }
