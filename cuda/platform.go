@@ -5,9 +5,9 @@ import (
 	"sync/atomic"
 )
 
-// DriverVersionMin is the oldest driver that is taken, as cuDriverGetVersion counts: cuDevicePrimaryCtxRelease_v2 came
-// with it.
-const DriverVersionMin = 11000
+// DriverVersionMin is the oldest driver that is taken, as cuDriverGetVersion counts: CUDA 11.3 (driver 465), with which
+// cuFlushGPUDirectRDMAWrites and its attributes came.
+const DriverVersionMin = 11030
 
 // Platform is one loaded driver with its devices, and the table of the memory objects of this process. All engines that
 // open the same Calls share one, since the driver and its address space are one (SPEC C-2). Its methods may be called

@@ -17,7 +17,7 @@ func TestAnUnusableDriverIsATypedErrorAtOpen(t *testing.T) {
 		want    error
 		text    string
 	}{
-		{simcuda.Options{Version: 10020}, "", cuda.ErrOldDriver, "install one for CUDA 11.0"},
+		{simcuda.Options{Version: 11020}, "", cuda.ErrOldDriver, "install one for CUDA 11.3"},
 		{simcuda.Options{None: true}, "", cuda.ErrNoDevice, "CUDA_VISIBLE_DEVICES"},
 		{simcuda.Options{}, "(fail-call (call cuDeviceGet) (result CUDA_ERROR_SYSTEM_DRIVER_MISMATCH))", &cuda.CallError{Result: cuda.DriverMismatch}, "cuDeviceGet"},
 	} {

@@ -24,8 +24,8 @@ var says = map[string][]string{
 	"rdma_peer":    {"the way is rdma, direct", "the way is rdma, staged here", "1048593 bytes went there and came back"},
 }
 
-// asked is what an example is run with: most machines have no GPU.
-var asked = map[string][]string{"cuda_copy": {"-twin", "1"}}
+// asked is what an example is run with: most machines have no GPU and no RDMA device.
+var asked = map[string][]string{"cuda_copy": {"-twin", "1"}, "rdma_peer": {"-twin"}}
 
 // proves G-1, M-1, M-2, N-3, B-4; field case F-5, F-70
 func TestEachExampleRunsAndShowsWhatItTeaches(t *testing.T) {
@@ -38,15 +38,18 @@ func TestEachExampleRunsAndShowsWhatItTeaches(t *testing.T) {
 	if err != nil || len(folders) != len(says) {
 		t.Fatalf("%d examples, %d are tested: %v, %v", len(folders), len(says), folders, err)
 	}
+	// Most machines have no device: then it says so, and what to do.
+	if out, err := exec.Command(filepath.Join(programs, "rdma_peer")).CombinedOutput(); err != nil && !strings.Contains(string(out), "libibverbs") && !strings.Contains(string(out), "orbitte devices") {
+		t.Errorf("it fails without a remedy: %v\n%s", err, out)
+	}
+	for _, wrong := range [][]string{{"foo"}, {"-twin", "source", "127.0.0.1:0"}} {
+		if out, err := exec.Command(filepath.Join(programs, "rdma_peer"), wrong...).CombinedOutput(); err == nil || !strings.Contains(string(out), "unknown arguments") {
+			t.Errorf("%q: %v\n%s", wrong, err, out)
+		}
+	}
 	for name, words := range says {
 		t.Run(name, func(t *testing.T) {
 			out, err := exec.Command(filepath.Join(programs, name), asked[name]...).CombinedOutput()
-			if err != nil && name == "rdma_peer" { // most machines have no device: then it says so, and what to do
-				if !strings.Contains(string(out), "libibverbs") && !strings.Contains(string(out), "orbitte devices") {
-					t.Errorf("it fails without a remedy: %v\n%s", err, out)
-				}
-				return
-			}
 			if err != nil {
 				t.Fatalf("%v\n%s", err, out)
 			}

@@ -1,6 +1,7 @@
 // Command rdma_peer moves odd sizes over RDMA, direct and staged, and checks every byte around them.
 //
 //	rdma_peer                          source and requester in one process
+//	rdma_peer -twin                    the same on simulated devices, on any machine
 //	rdma_peer source ADDRESS           one role: publish memory, until SIGINT
 //	rdma_peer peer ENDPOINT EPOCH      the other role: WRITE and READ there
 //

@@ -4,39 +4,38 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log"
-	"os"
 	"time"
 
 	"github.com/orbitte/orbitte"
-	"github.com/orbitte/orbitte/verbs/libibverbs"
 )
 
 func main() {
 	log.SetFlags(0)
-	var err error
-	switch args := os.Args[1:]; {
-	case len(args) == 2 && args[0] == "source":
-		err = serve(args[1])
-	case len(args) == 3 && args[0] == "peer":
-		err = visit(args[1], args[2])
-	default:
-		err = alone()
+	simulated := flag.Bool("twin", false, "run on simulated devices, in one process")
+	flag.Parse()
+	if *simulated {
+		load = twin()
 	}
-	if err != nil {
+	if err := run(flag.Args(), *simulated); err != nil {
 		log.Fatal(err)
 	}
 }
 
-// open opens an engine that uses every RDMA device it finds. Loading the library is the program's own step: importing
-// libibverbs is what links C.
-func open(bind string, memory orbitte.HostMemory) (*orbitte.Engine, error) {
-	library, err := libibverbs.Load()
-	if err != nil {
-		return nil, err
+// run picks the role.
+func run(args []string, simulated bool) error {
+	switch {
+	case len(args) == 0:
+		return alone()
+	case simulated: // no other process has this fabric
+	case len(args) == 2 && args[0] == "source":
+		return serve(args[1])
+	case len(args) == 3 && args[0] == "peer":
+		return visit(args[1], args[2])
 	}
-	return orbitte.Open(orbitte.Config{Bind: bind, Verbs: library, RDMA: &orbitte.RDMAConfig{HostMemory: memory}})
+	return fmt.Errorf("unknown arguments %q; it is rdma_peer [-twin], rdma_peer source ADDRESS, or rdma_peer peer ENDPOINT EPOCH", args)
 }
 
 // visit is the requester: once with its memory registered with the devices, once through private buffers.
@@ -53,6 +52,7 @@ func visit(endpoint, epochText string) error {
 	return nil
 }
 
+// exercise writes odd sizes into the peer's memory, reads them back, and compares every byte around them as well.
 func exercise(endpoint string, epoch orbitte.Epoch, memory orbitte.HostMemory) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -93,7 +93,7 @@ var rooms = []room{
 	{".", "what a user sees; the only stable API", join(shared, places{"lanes/*", "verbs", "cuda", "reactor/uring", "reactor/epoll"})},
 
 	{"cmd/orbitte", "the operator's tool", house},
-	{"examples/*", "one short program per job", house},
+	{"examples/*", "one short program per job", join(house, places{"test/twins"})},
 	{"perf", "the harness and its results, peers included", join(house, places{"perf/*", "test/*"})},
 	{"perf/*", "a part of the harness", join(house, places{"perf/*", "test/*"})},
 	{"test/arch", "this plan as a test", nil},
@@ -101,6 +101,7 @@ var rooms = []room{
 	{"test/summary", "runs the phases of make test and counts", nil},
 	{"test/demo", "the script behind make demo", house},
 	{"test/abi", "sizes and offsets against the C headers", join(house, places{"test/*"})},
+	{"test/twins", "the twins of RDMA and CUDA on the real clock, for programs and tests", places{"verbs/simverbs", "cuda/simcuda"}},
 	{"test/world", "many engines on twins from one seed", join(house, places{"test/*"})},
 	{"test/world/fleet", "what a request costs against peers, regions, batch size and engines", join(house, places{"test/*"})},
 	{"test/world/sim", "runs seeds, and scripts, and counts", places{"test/faults", "test/world", "test/world/shrink"}},
