@@ -358,6 +358,22 @@ func TestAConnectionForAGrantThatNeverComesGivesWay(t *testing.T) {
 	}
 }
 
+// A connection that waits for its grant ends like any other one when its device's port goes down.
+//
+// proves
+func TestAConnectionThatWaitsForItsGrantEndsWithItsPort(t *testing.T) {
+	e := newGPUEnds(t, EventDriven)
+	h := e.regionHand(lanes.Read)
+	domains := e.to.native.Live().Domains
+	e.fabric.Plan(simverbs.Fault{Kind: simverbs.PortDown, Host: "b", Device: h.c.Device.Name})
+	e.pass(2 * CleanupWindow)
+	if s := e.to.transport.Stats(); s.RetainedConnections != 0 || s.Gone != 1 || e.to.native.Live().Domains != domains-1 {
+		t.Errorf("%+v, %d domains, before %d", s, e.to.native.Live().Domains, domains)
+	}
+	h.leave()
+	e.finishGPUs()
+}
+
 // Transfers that wait for their turn leave when they are cancelled or late, and those behind them go on.
 //
 // proves R-10, U-1
