@@ -17,14 +17,13 @@ const (
 	// what keeps its place in the source's line.
 	askAgainMin = time.Millisecond
 	askAgainMax = 16 * time.Millisecond
-	// unpinPatience is how long a transfer that has failed waits for its pin's end; then the stream is retired, which ends
-	// it as well.
+	// unpinPatience is how long the end of a failed transfer's pin is waited for, within the transfer's deadline or by an
+	// heir; then the stream is retired, which ends it as well.
 	unpinPatience = time.Second
 )
 
-// ErrTakenBack says that the source does not know the pin any more: its deadline for it passed, it is closing, or the region
-// that it was for has gone.
-var ErrTakenBack = errors.New("the source has taken the pinned slots back, or the region is gone")
+// ErrTakenBack says that the source does not know the pin any more: its deadline for it passed, or it is closing.
+var ErrTakenBack = errors.New("the source has taken the pinned slots back")
 
 var (
 	errUnpinned = errors.New("the stream to which the peer's slots were pinned is gone, and they with it")
@@ -144,9 +143,14 @@ func (t *Transfer) advance() {
 	case stepPayload:
 		t.move()
 	case stepUnpin:
+		if m.fault != nil && (m.fault.Cause == lanes.Deadline || m.fault.Cause == lanes.Cancelled) { // nobody has time to wait
+			t.bequeath()
+			t.advance()
+			return
+		}
 		deadline := t.Deadline
 		if m.fault != nil || !m.write {
-			deadline = t.lane().Now().After(unpinPatience)
+			deadline = min(deadline, t.lane().Now().After(unpinPatience))
 		}
 		t.question.ask(t.channel, netproto.Request{Operation: netproto.OperationUnpin, Epoch: t.Epoch}, "unpin", 0, deadline, t.encoders[2])
 	case stepDone:
@@ -185,7 +189,7 @@ func (t *Transfer) moved(x *tcp.Transfer) {
 		return
 	}
 	m.local = o.Local
-	m.fail(explained(faultOf(o.Err)))
+	m.fail(t.explained(faultOf(o.Err)))
 	t.advance()
 }
 
@@ -196,9 +200,14 @@ func faultOf(err error) *lanes.Fault {
 	return &lanes.Fault{Cause: lanes.Disconnected, Stage: "payload", Err: err}
 }
 
-// explained adds to the refusal of what names a pin that the pin is gone.
-func explained(f *lanes.Fault) *lanes.Fault {
-	if f != nil && f.Cause == lanes.Refused && f.Status == netproto.StatusUnknownRegion {
+// explained says of a refusal of what names a pin why it is gone. What was queued when the stream was lost went out on a new
+// one, where nobody knows the pin. A delegate may be refused for its region.
+func (t *Transfer) explained(f *lanes.Fault) *lanes.Fault {
+	switch {
+	case f == nil || f.Cause != lanes.Refused || f.Status != netproto.StatusUnknownRegion:
+	case t.channel.Life() != t.life:
+		return &lanes.Fault{Cause: lanes.Disconnected, Stage: f.Stage, Err: errUnpinned}
+	case t.step != stepDelegate:
 		f.Err = ErrTakenBack
 	}
 	return f
@@ -218,10 +227,13 @@ func (t *Transfer) answered() {
 		if q.fault == nil {
 			m.ordered += uint64(len(t.order.Copies))
 		} else {
-			m.fail(explained(q.fault))
+			m.fail(t.explained(q.fault))
 		}
 	case stepUnpin:
-		m.unpinned(explained(q.fault))
+		if q.fault != nil && !q.begun {
+			t.bequeath()
+		}
+		m.unpinned(t.explained(q.fault))
 	}
 	t.advance()
 }
@@ -257,6 +269,21 @@ func (t *Transfer) Expire(_ *reactor.Timer, now reactor.Instant) {
 		t.machine.fail(&lanes.Fault{Cause: lanes.Deadline, Stage: "waiting for slots of the peer", Err: errNoSlots})
 	}
 	t.advance()
+}
+
+// heir gives the slots of a transfer back that does not wait for it: it touches no memory of the transfer's.
+type heir struct {
+	question
+	name netproto.PinName
+}
+
+// bequeath leaves the unpinning to an heir. What the copies have done stays unknown.
+func (t *Transfer) bequeath() {
+	t.machine.pinned = false
+	h := &heir{name: t.name}
+	h.answered = func() {}
+	r := netproto.Request{Operation: netproto.OperationUnpin, Epoch: t.Epoch}
+	h.ask(t.channel, r, "unpin", 0, t.lane().Now().After(unpinPatience), func(b []byte) []byte { return netproto.AppendUnpin(b, h.name) })
 }
 
 // end reports. Proof: no exchange of this transfer is under way, so that the kernel holds no buffer of its; parts that are
