@@ -1,6 +1,7 @@
 package orbitte
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"testing"
@@ -174,6 +175,62 @@ func TestARegistrationThatNoDeviceReachesIsRefused(t *testing.T) {
 			if liveRegions(p.sourceNative) != before || p.source.tracker.Mirror().Count() != visible || !m.backing.Quiet() {
 				t.Error("a refusal left something")
 			}
+		})
+	}
+}
+
+// Many batches at once over both sides' GPUs, some cancelled, then both engines close: whatever moment each is at, nothing is
+// left, and what succeeded is whole.
+//
+// proves C-7, R-10, G-6, U-2
+func TestManyBatchesOverGPUDirectEndWithTheirEngines(t *testing.T) {
+	const size, n = 1 << 20, 100<<10 + 3
+	for seed := range uint64(4) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			s := newRDMASim(t, 260+seed, simverbs.Hardware)
+			s.gpus.peermem = seed%2 == 0
+			side := func() gpuSide {
+				c := direct(t)
+				c.Lanes = 2
+				return gpuSide{config: c, device: true, driver: unordered()}
+			}
+			p := newGPUPairOn(t, s, size, side(), side())
+			put(t, p.sourceDriver, p.remote, 1)
+			put(t, p.requesterDriver, p.local, 1)
+			var batches []*Batch
+			for i := range 16 {
+				b, err := p.requester.Submit(soon(t), []Request{p.overRDMA([]Operation{Read, Write}[i%2], i*4096, n), p.overRDMA(Read, 40*4096+i*4096, n)})
+				must(t, err)
+				batches = append(batches, b)
+			}
+			for i, b := range batches {
+				if seed > 0 && i%5 == int(seed) {
+					b.Cancel()
+				}
+			}
+			if seed == 3 { // in the middle of it all
+				p.Advance(300_000)
+				must(t, p.source.CloseSource(soon(t)))
+			}
+			failed := 0
+			for i, b := range batches {
+				report, err := b.Wait(soon(t))
+				if err != nil {
+					failed++
+				}
+				if !report.LocallyDrained || err != nil && seed == 0 {
+					t.Errorf("batch %d: %+v, %v", i, report, err)
+				}
+				must(t, b.Free())
+			}
+			if failed == len(batches) && seed < 3 {
+				t.Error("nothing succeeded")
+			}
+			want := content(t, p.sourceDriver, p.remote) // both sides had the same bytes: no READ or WRITE changes any
+			if !bytes.Equal(content(t, p.requesterDriver, p.local), want) {
+				t.Error("bytes were changed")
+			}
+			p.atRest(t)
 		})
 	}
 }
