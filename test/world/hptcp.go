@@ -173,3 +173,23 @@ func (m *memory) patchwork(done []*op, open, free []bool) (found []*op) {
 	}
 	return found
 }
+
+// retouched finds an op that comes in pieces and has brought its last one, of which another one has covered a part in the
+// same step, and left there what stood there before.
+func (m *memory) retouched(o *op) {
+	if o.matched || o.split || !o.strewn() || !o.direct {
+		return
+	}
+	free := make([]bool, len(m.data))
+	m.untraced(o, free)
+	if !slices.Contains(free[o.toAt:o.toAt+o.length], true) {
+		return
+	}
+	for _, content := range o.legal {
+		if fits(content, m.data[o.toAt:], free[o.toAt:]) {
+			m.life.run.count("blind: covered in the same step")
+			o.matched = true
+			return
+		}
+	}
+}

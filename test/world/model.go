@@ -190,7 +190,9 @@ func (m *memory) change() int {
 	if slices.Contains(open[first:end], true) { // what came last may have left no trace
 		m.untraced(nil, free)
 		done = m.peel(done, open, free)
-		done = append(done, m.patchwork(done, open, free)...)
+		if found := m.patchwork(done, open, free); len(found) > 0 { // what they cover may be a part of what came whole before
+			done = m.peel(append(done, found...), open, free)
+		}
 	}
 	for i := first; i < end; i++ {
 		if open[i] {
@@ -199,6 +201,7 @@ func (m *memory) change() int {
 	}
 	for _, o := range done {
 		o.touched, o.certain = true, o.certain || o.alone
+		m.retouched(o)
 	}
 	changes := make([]change, len(done))
 	for i, o := range done {

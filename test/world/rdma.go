@@ -25,7 +25,9 @@ const (
 	// railBeat is how far the clock goes in each turn after fruitlessMax of them in which nobody did anything, once the script
 	// is over. A lane that polls its completion queues never waits and so tells the world of no timer, and an engine of several
 	// lanes that the program drives waits for 50 µs at a time: a cleanup window would take 600,000 turns.
-	railBeat     = time.Millisecond
+	railBeat = time.Millisecond
+	// gpuBeat is the same where there are GPUs only: a call that waits looks again every millisecond by itself.
+	gpuBeat      = 16 * time.Millisecond
 	fruitlessMax = 64
 )
 
@@ -34,8 +36,14 @@ func (r *run) stride(before int) {
 	if r.fruitless++; r.worked != before {
 		r.fruitless = 0
 	}
-	if (r.fabric != nil || r.gpus) && r.fruitless > fruitlessMax && r.turn > r.script.Turns() {
+	if r.fruitless <= fruitlessMax || r.turn <= r.script.Turns() {
+		return
+	}
+	switch {
+	case r.fabric != nil:
 		r.net.Advance(railBeat)
+	case r.gpus:
+		r.net.Advance(gpuBeat)
 	}
 }
 
