@@ -17,6 +17,7 @@
 //	             leasing, copying ──failure──▶ failed;  copying ──no proof──▶ lost: retained
 //	READ:  pin ▶ delegate all slots ▶ (payload ▶ delegate the slot again)… ▶ unpin       pin ──no slot──▶ pause ──▶ pin
 //	WRITE: pin ▶ (payload ▶ delegate)… ▶ unpin, whose answer is the receipt of all copies
+//	       stream retired by a neighbour's end, no exchange of ours on it: READ, WRITE before its first delegate ▶ pin
 //
 // It relies on SPEC C-3, C-8, T-1, T-5, T-9 to T-11, U-1, G-6, G-9, M-9. No frame waits at the source for a slot to become
 // free, since it would keep the frames back that free it: a pin finds a slot or is refused, and asks again; whoever asks

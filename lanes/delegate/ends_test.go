@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/lanes/tcp"
 	"github.com/orbitte/orbitte/netproto"
 )
 
@@ -159,4 +160,54 @@ func TestCloseSourceAtEachStepTakesThePinsBack(t *testing.T) {
 		}
 		p.finish()
 	})
+}
+
+// A neighbour on the stream that is cancelled at any step retires it, and ends the pin: a READ goes on through another
+// one, and so does a WRITE of which nothing was delegated; one that may have begun says so, and is not repeated.
+//
+// proves C-8, T-5, T-10
+func TestANeighboursEndDoesNotFailWhatCanGoOn(t *testing.T) {
+	for _, d := range []lanes.Direction{lanes.Read, lanes.Write} {
+		again, unknown := 0, 0
+		for n := 0; n < 600; n += 3 {
+			p := newPair(t, setup{slow: 100 * time.Microsecond}, setup{}, 7*slotBytes)
+			beside := p.requester.register(false, 7*slotBytes, netproto.LocalOnly, 3)
+			c := p.requester.channel(p.source)
+			a := p.requester.ask(d, p.source, p.here, p.there, 3, 5, 6*slotBytes+1, 2).start(c)
+			done := false
+			b := &tcp.Transfer{
+				Direction: lanes.Read, Local: beside.Registration, Region: p.there.ID(), Length: 7 * slotBytes,
+				Epoch: p.source.policy.Epoch, Deadline: a.Deadline,
+			}
+			b.Done = func(x *tcp.Transfer) {
+				if done = x.Outcome.Err != nil; !done {
+					b.Start(c) // again and again, until it is cancelled
+				}
+			}
+			b.Start(c)
+			for range n {
+				p.world.Step()
+			}
+			b.Cancel()
+			p.until("the neighbour's end", func() bool { return done })
+			o := p.wait(a)
+			if p.source.service.Stats().Pinned > 1 {
+				again++
+			}
+			want := pattern(7*slotBytes, 2)
+			copy(want[3:], pattern(7*slotBytes, 1)[5:][:6*slotBytes+1])
+			switch {
+			case o.Err == nil && d == lanes.Read && bytes.Equal(p.here.bytes(), want):
+			case o.Err == nil && d == lanes.Write && bytes.Equal(p.there.bytes()[5:][:6*slotBytes+1], p.here.bytes()[3:][:6*slotBytes+1]):
+			case d == lanes.Write && o.Remote == lanes.EffectUnknown && fault(t, o).Cause == lanes.Disconnected:
+				unknown++
+			default:
+				t.Fatalf("%v, step %d: %+v", d, n, o)
+			}
+			p.finish()
+		}
+		if again == 0 || d == lanes.Write && unknown == 0 {
+			t.Errorf("%v: %d times another pin, %d times unknown", d, again, unknown)
+		}
+	}
 }

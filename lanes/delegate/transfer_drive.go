@@ -125,8 +125,7 @@ func (t *Transfer) lane() *lanes.Lane { return t.channel.Lane() }
 // advance takes the next step.
 func (t *Transfer) advance() {
 	m := &t.machine
-	if m.pinned && t.channel.Life() != t.life {
-		m.pinned = false
+	if m.pinned && t.channel.Life() != t.life && !m.lost() {
 		m.fail(&lanes.Fault{Cause: lanes.Disconnected, Stage: "remote staging", Err: errUnpinned})
 	}
 	if t.cancelled && t.step != stepUnpin { // up to there, something was left to be done
@@ -188,8 +187,13 @@ func (t *Transfer) moved(x *tcp.Transfer) {
 		t.advance()
 		return
 	}
+	f := faultOf(o.Err)
+	if t.strayed(f) && m.lost() {
+		t.advance()
+		return
+	}
 	m.local = o.Local
-	m.fail(t.explained(faultOf(o.Err)))
+	m.fail(t.explained(f))
 	t.advance()
 }
 
@@ -200,12 +204,17 @@ func faultOf(err error) *lanes.Fault {
 	return &lanes.Fault{Cause: lanes.Disconnected, Stage: "payload", Err: err}
 }
 
-// explained says of a refusal of what names a pin why it is gone. What was queued when the stream was lost went out on a new
-// one, where nobody knows the pin. A delegate may be refused for its region.
+// strayed is true exactly for the refusal of what was queued when the stream was lost, and went out on a new one, where
+// nobody knows the pin.
+func (t *Transfer) strayed(f *lanes.Fault) bool {
+	return f.Cause == lanes.Refused && f.Status == netproto.StatusUnknownRegion && t.channel.Life() != t.life
+}
+
+// explained says of a refusal of what names a pin why it is gone. A delegate may be refused for its region.
 func (t *Transfer) explained(f *lanes.Fault) *lanes.Fault {
 	switch {
 	case f == nil || f.Cause != lanes.Refused || f.Status != netproto.StatusUnknownRegion:
-	case t.channel.Life() != t.life:
+	case t.strayed(f):
 		return &lanes.Fault{Cause: lanes.Disconnected, Stage: f.Stage, Err: errUnpinned}
 	case t.step != stepDelegate:
 		f.Err = ErrTakenBack
@@ -224,9 +233,11 @@ func (t *Transfer) answered() {
 	case stepDelegate:
 		refused := q.fault != nil && q.fault.Cause == lanes.Refused
 		m.posted = m.posted || q.begun && !refused
-		if q.fault == nil {
+		switch {
+		case q.fault == nil:
 			m.ordered += uint64(len(t.order.Copies))
-		} else {
+		case t.strayed(q.fault) && m.lost():
+		default:
 			m.fail(t.explained(q.fault))
 		}
 	case stepUnpin:
@@ -246,7 +257,9 @@ func (t *Transfer) granted() {
 		pinned, err := netproto.DecodePinned(t.pin(), q.payload[:])
 		if err == nil {
 			t.name.Number, t.life = pinned.Number, t.channel.Life()
-			m.granted(pinned)
+			if !m.granted(pinned) {
+				m.fail(&lanes.Fault{Cause: lanes.Violated, Stage: "pin", Err: errUnexpectedReply})
+			}
 			t.advance()
 			return
 		}

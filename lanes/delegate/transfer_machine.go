@@ -24,8 +24,8 @@ const (
 type transferMachine struct {
 	write   bool
 	length  uint64
-	part    uint64 // bytes of a slot; 0 before the pin
-	slots   uint64
+	part    uint64       // bytes of a slot; 0 before the pin
+	slots   uint64       // 0: none now
 	ordered uint64       // parts whose copy at the source was delegated
 	moved   uint64       // parts whose payload is through
 	posted  bool         // true exactly when a delegate may have reached the source
@@ -52,7 +52,7 @@ func (m *transferMachine) next() step {
 		return stepUnpin
 	case m.fault != nil:
 		return stepDone
-	case m.part == 0:
+	case m.slots == 0:
 		return stepPin
 	case m.orders() > 0:
 		return stepDelegate
@@ -72,9 +72,26 @@ func (m *transferMachine) orders() uint64 {
 	return min(m.parts()-m.ordered, m.slots-(m.ordered-m.moved))
 }
 
-// granted takes the slots.
-func (m *transferMachine) granted(p netproto.Pinned) {
+// granted takes the slots; false: they are of another size than those before.
+func (m *transferMachine) granted(p netproto.Pinned) bool {
+	before := m.part
 	m.part, m.slots, m.pinned = p.SlotBytes, uint64(p.Slots), true
+	return before == 0 || before == m.part
+}
+
+// lost takes the end of the pin with its stream, while no exchange of the transfer was on it: somebody else's end retired
+// it. What is not here yet may be asked for through another pin, and so may a WRITE of which nothing was delegated; a
+// WRITE that may have begun is never repeated (SPEC T-5, T-10). False: it cannot go on.
+func (m *transferMachine) lost() bool {
+	m.pinned, m.slots = false, 0
+	if m.fault != nil || m.write && m.posted {
+		return false
+	}
+	if m.write {
+		m.moved = 0
+	}
+	m.ordered = m.moved
+	return true
 }
 
 // fail notes a fault; the first one stays.
