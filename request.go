@@ -74,7 +74,10 @@ type Request struct {
 	// others travel; it may pin fewer, and the request waits for at least one. Zero, which is the default, leaves all
 	// staging to each side (SPEC C-8). Never chosen by itself (SPEC G-4): both engines need Config.RemoteStaging, otherwise the
 	// request is refused with ErrUnavailable. It is a number of the request and no transport, since the payload stays with
-	// TCP, under the same limits and checks; a READ that fails may have changed a part of the local range.
+	// TCP, under the same limits and checks; a READ that fails may have changed a part of the local range. Each of the peer's
+	// copies leases its own part of the range for its own time: a request that is longer than a slot is no snapshot of what
+	// others write meanwhile. A request that others share the stream with may lose its slots with it: a READ goes on, a WRITE
+	// that the peer was told to copy fails, and its effect is unknown.
 	RemoteSlots int
 
 	// The rest is for TransportHPTCP. At most one of Pages, Strides and Spans makes the request one of many ranges, all in
