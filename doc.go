@@ -7,7 +7,7 @@
 // is not proven ended. Memory, Registration, Segment and Batch belong to the caller and end with Close,
 // Unregister, CloseSegment and Free; they outlive the engine.
 //
-// It may import every room below: lanes and its transports, segments, reactor and its kernels, netproto,
+// It may import the packages below this one: lanes and its transports, segments, reactor and its kernels, netproto,
 // verbs, cuda, budgets, and zerolog for the caller's logger. It imports no native library: those arrive as values.
 //
 //	Engine:  open ──CloseSource / CloseRequester──▶ half closed ──Close──▶ closing ──▶ closed

@@ -40,6 +40,13 @@ const (
 	RDMAEventDriven
 )
 
+func (p RDMAProgress) String() string {
+	if p == RDMAEventDriven {
+		return "event-driven"
+	}
+	return "polling"
+}
+
 // RDMAConfig makes an engine use RDMA devices. Its zero value discovers every allowed device, port and address (SPEC R-1).
 // What is pinned never falls back: a device, port or address that is not usable is an error of Open, or, when it fails
 // later, of the requests.

@@ -2,6 +2,7 @@ package orbitte
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -166,4 +167,10 @@ func TestARepeatedRegistrationSaysWhatTheFirstAskedFor(t *testing.T) {
 		t.Error("an option was lost")
 	}
 	must(t, e.Unregister(soon(t), other))
+}
+
+func TestChoicesOfRDMAPrintAsTheirNames(t *testing.T) {
+	if text := fmt.Sprint(RDMAPolling, RDMAEventDriven, HostDirect, HostStaged); text != "polling event-driven direct staged" {
+		t.Error(text)
+	}
 }

@@ -253,3 +253,22 @@ func TestInterruptedRunKeepsWhatItHas(t *testing.T) {
 		t.Errorf("%+v, %+v", *cells[1], *cells[2])
 	}
 }
+
+// Flags that no run can have are refused before anything is built or opened.
+func TestSenselessFlagsAreRefused(t *testing.T) {
+	good := flags{rounds: 1, window: time.Millisecond, kernel: "epoll"}
+	if err := good.sensible(); err != nil {
+		t.Error(err)
+	}
+	for want, spoil := range map[string]func(*flags){
+		"-rounds is 0": func(f *flags) { f.rounds = 0 }, "-window is 0s": func(f *flags) { f.window = 0 }, `-kernel is "foo"`: func(f *flags) { f.kernel = "foo" },
+	} {
+		f := good
+		spoil(&f)
+		for _, words := range [][]string{nil, {"check"}} {
+			if err := f.command(words); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v: %v, want %q", words, err, want)
+			}
+		}
+	}
+}

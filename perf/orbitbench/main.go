@@ -50,7 +50,7 @@ func main() {
 	flag.IntVar(&f.rounds, "rounds", 5, "rounds of each group; medians count")
 	flag.DurationVar(&f.window, "window", 100*time.Millisecond, "how long one sample should take")
 	flag.StringVar(&f.only, "only", "", "measure only groups whose workload or name contains this; several: a,b")
-	flag.StringVar(&f.subject, "subject", "", "of the chosen groups measure only subjects whose name contains this, for a profiler")
+	flag.StringVar(&f.subject, "subject", "", "of the chosen groups measure only the subjects (several, maybe) whose name contains this, for a profiler")
 	flag.StringVar(&f.kernel, "kernel", "auto", "auto, io_uring or epoll, where the kernel is not what varies")
 	flag.StringVar(&f.out, "out", "", "write FILE.jsonl and FILE.html as well")
 	flag.StringVar(&f.peers, "peers", "", "program with gnet and grpc-go (perf/peers, built); empty: it is built")
@@ -86,10 +86,26 @@ func (f *flags) command(args []string) error {
 	case word == "report" && len(args) == 2:
 		return remake(args[1])
 	case word == "check", word == "":
+		if err := f.sensible(); err != nil {
+			return err
+		}
 		return f.measure(word == "check")
 	}
 	flag.Usage()
 	return fmt.Errorf("unknown command %q", strings.Join(args, " "))
+}
+
+// sensible refuses flags that no run can have.
+func (f *flags) sensible() error {
+	switch {
+	case f.rounds < 1:
+		return fmt.Errorf("-rounds is %d; it must be at least 1", f.rounds)
+	case f.window <= 0:
+		return fmt.Errorf("-window is %v; it must be above 0", f.window)
+	case !slices.Contains([]string{"auto", "io_uring", "epoll"}, f.kernel):
+		return fmt.Errorf("-kernel is %q; it must be auto, io_uring or epoll", f.kernel)
+	}
+	return nil
 }
 
 func list(w io.Writer) error {
