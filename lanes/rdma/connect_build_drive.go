@@ -52,6 +52,9 @@ func (q *Claim) build(a *Array) {
 		r.lane.Arm(&q.timer, q.Deadline, q)
 	}
 	c.errand.send(r.transport.config.Cold, r.lane.Loop, b.make, b.made)
+	if q.quit != nil { // the builder goes on
+		q.refuse(q.quit)
+	}
 }
 
 // newConnection makes the drive of an array that is being built.
@@ -300,9 +303,8 @@ func (b *builder) fail(stage string) {
 		err = fault(cause, stage, err)
 	}
 	b.tell()
-	q := b.claim
 	c.buildFailed(err, b.left)
-	if q != nil {
+	if q := b.claim; q != nil { // those who were told may have taken it back
 		q.refuse(err)
 	}
 	c.rails.doneBuilding(c)

@@ -328,6 +328,7 @@ type Claim struct {
 	waiter Waiter
 	timer  reactor.Timer
 	asked  bool     // true exactly while Answered is owed
+	quit   error    // why it gave up while its answer was being handed out, which may be a refusal as well; nil: it did not
 	makes  *builder // that began for this claim and has not ended; nil: none
 	hunt   *hunt    // that looks for places on other lanes; nil: none
 }
@@ -337,7 +338,7 @@ func (r *Rails) Claim(q *Claim) {
 	if q.asked {
 		panic("rdma: Claim while an answer is owed")
 	}
-	q.rails, q.asked, q.Err = r, true, nil
+	q.rails, q.asked, q.Err, q.quit = r, true, nil, nil
 	rail, path := r.Rail(q.Path.Local), q.Peer.path(q.Path.Remote)
 	switch {
 	case r.fenced:
@@ -373,7 +374,8 @@ func (r *Rails) Claim(q *Claim) {
 // hunts (hunter).
 func (q *Claim) hunts(h *hunt) { q.hunt = h }
 
-// Cancel takes the claim back, if it is not answered yet: Answered follows at once. What it waited for goes on.
+// Cancel takes the claim back, if it is not answered yet: Answered follows at once, or, when the answers to several claims are
+// being handed out, in its turn. What it waited for goes on.
 func (q *Claim) Cancel() { q.giveUp(&lanes.Fault{Cause: lanes.Cancelled, Stage: "RDMA connection"}) }
 
 // Expire ends the wait at the deadline (reactor.TimerHandler).
@@ -382,11 +384,14 @@ func (q *Claim) Expire(*reactor.Timer, reactor.Instant) {
 }
 
 func (q *Claim) giveUp(f *lanes.Fault) {
-	if !q.asked {
-		return
+	switch {
+	case !q.asked:
+	case q.waiter.promised: // serve takes it back
+		q.quit = f
+	default:
+		q.rails.store.Leave(&q.waiter)
+		q.refuse(f)
 	}
-	q.rails.store.Leave(&q.waiter)
-	q.refuse(f)
 }
 
 func (q *Claim) refuse(err error) {
@@ -409,8 +414,13 @@ func (q *Claim) settled() {
 
 // use hands the connection over; the store counts the hold already.
 func (q *Claim) use(a *Array) {
-	q.settled()
 	c := a.Data.(*Connection)
+	if q.quit != nil {
+		c.released()
+		q.refuse(q.quit)
+		return
+	}
+	q.settled()
 	c.give(&q.Hold, q.User)
 	q.Answered(q)
 }
@@ -426,7 +436,7 @@ type petitioner interface {
 func (r *Rails) serve(a Answer) {
 	var p petitioner
 	if a.Waiter != nil {
-		p = a.Waiter.Data.(petitioner)
+		p, a.Waiter.promised = a.Waiter.Data.(petitioner), false
 	}
 	switch a.Step {
 	case Use:

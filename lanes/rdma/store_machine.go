@@ -91,6 +91,7 @@ type Waiter struct {
 	width         int
 	queue         *waiters
 	earlier, next *Waiter
+	promised      bool // true exactly while its answer is among those that are handed out
 }
 
 // Waiting is true exactly while the waiter has no answer yet.
@@ -289,6 +290,7 @@ func (s *Store) Built(a *Array, answers []Answer) []Answer {
 	for w := a.waiting.first; w != nil; w = a.waiting.first {
 		a.waiting.remove(w)
 		s.hold(a)
+		w.promised = true
 		answers = append(answers, Answer{Step: Use, Array: a, Waiter: w})
 	}
 	return answers
@@ -304,6 +306,7 @@ func (s *Store) BuildFailed(a *Array, err error, left bool, answers []Answer) []
 	delete(s.byKey, a.Key)
 	for w := a.waiting.first; w != nil; w = a.waiting.first {
 		a.waiting.remove(w)
+		w.promised = true
 		answers = append(answers, Answer{Step: Refuse, Waiter: w, Err: err})
 	}
 	a.state = Ending
@@ -389,7 +392,7 @@ func (s *Store) Serve(answers []Answer) []Answer {
 			answer = s.begin(w)
 		}
 		if answer.Step != Wait {
-			answer.Waiter = w
+			answer.Waiter, w.promised = w, true
 			answers = append(answers, answer)
 		}
 		if w.queue == &s.capacity { // still no places
