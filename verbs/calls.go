@@ -362,6 +362,10 @@ const (
 	CompletedReceive         CompletionOperation = 128
 )
 
+// WithImmediate is IBV_WC_WITH_IMM of Completion.Flags: a message with immediate data, which ibv_wc keeps in the very field of
+// the key that a SEND_WITH_INV ended. Whoever sends it chooses that number, and nothing was invalidated.
+const WithImmediate uint32 = 1 << 1
+
 // Completion is struct ibv_wc. When the status is not success only ID, Status, Vendor and Pair mean anything, as
 // ibv_poll_cq(3) says; the twin scrambles the rest.
 type Completion struct {
@@ -372,6 +376,6 @@ type Completion struct {
 	Length      uint32 // bytes received
 	Invalidated RemoteKey
 	Pair        PairNumber
-	Flags       uint32 // wc_flags; devices differ in whether they mark an invalidation: compare the key
+	Flags       uint32 // wc_flags; devices differ in how they mark an invalidation: compare the key, and mind WithImmediate
 	_           uint32
 }

@@ -68,6 +68,11 @@ func TestGrantIsBoundUsedAndEndedByItsPeer(t *testing.T) {
 			}
 			other := got
 			other.Invalidated++
+			forged := got // SEND_WITH_IMM with the key's number: both share a field of ibv_wc
+			forged.Flags = verbs.WithImmediate
+			if w.EndByPeer(&forged) {
+				t.Fatal("a message with immediate data ended a window")
+			}
 			if w.EndByPeer(&other) || !w.EndByPeer(&got) || w.EndByPeer(&got) {
 				t.Fatal("the receipt counts for another key, not for its own, or twice")
 			}

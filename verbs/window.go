@@ -150,9 +150,10 @@ func (w *MemoryWindow) Cancel() {
 }
 
 // EndByPeer takes the receipt of the peer's SEND_WITH_INV: a successful receive on the window's own pair that names its
-// key. False: this completion does not end this window, and nothing changed.
+// key, and no message with immediate data, whose number is the peer's choice. False: this completion does not end this
+// window, and nothing changed.
 func (w *MemoryWindow) EndByPeer(c *Reaped) bool {
-	if w.phase != WindowPublished || c.Status != WorkSuccess || c.Operation != CompletedReceive || c.Pair != w.pair || c.Invalidated != w.key {
+	if w.phase != WindowPublished || c.Status != WorkSuccess || c.Operation != CompletedReceive || c.Pair != w.pair || c.Invalidated != w.key || c.Flags&WithImmediate != 0 {
 		return false
 	}
 	w.pair.bound.live.Add(-1) // proof: the device reported that it ended this key

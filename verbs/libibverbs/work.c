@@ -184,6 +184,8 @@ static int32_t take(uint64_t queue, struct orb_completion *out, int32_t room, in
 	int32_t taken = 0;
 	while (taken < room) {
 		int want = room - taken < CHUNK_POLL ? room - taken : CHUNK_POLL;
+		for (int i = 0; i < want; i++) // libraries leave it as it is for a plain SEND: no key of an earlier poll may stand there
+			wc[i].invalidated_rkey = 0;
 		int got = cq->context->ops.poll_cq(cq, want, wc);
 		if (got < 0 || got > want) {
 			*result = got;

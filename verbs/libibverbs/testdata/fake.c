@@ -427,7 +427,11 @@ static int poll_cq(struct orb_cq *cq, int count, struct orb_wc *wc)
 			return -(int)(uint32_t)next->wr_id;
 		if (mark == 0xBAD9)
 			return count + 1;
-		wc[n++] = *next;
+		uint32_t stale = wc[n].invalidated_rkey; // as mlx5 leaves it for a message without immediate data or invalidation
+		wc[n] = *next;
+		if (next->opcode == 128 && next->wc_flags == 0)
+			wc[n].invalidated_rkey = stale;
+		n++;
 	}
 	return n;
 }
