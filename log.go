@@ -50,6 +50,10 @@ var noteTexts = map[lanes.NoteKind]struct{ text, remedy string }{
 	lanes.NoteStaleEpoch:       {"a peer was refused: it expects another life of this source", "give the peer this engine's epoch, if it means this engine"},
 	lanes.NotePermission:       {"a peer was refused: the region does not allow the direction", "register the range with RemoteRead or RemoteWrite, if the peer may do this"},
 	lanes.NoteRetained:         {"a descriptor could not be closed and is retained", "see Engine.RetainedResources"},
+	lanes.NoteDevice: {
+		"an RDMA device of this engine refused what a peer asked for, and the peer was told that this engine failed",
+		"see `orbitte devices` on both hosts; devices that cannot reach each other are kept apart by the requester's RDMA.DeviceMask or Whitelist",
+	},
 }
 
 // logDevices says which RDMA devices were found, and why others are not used.

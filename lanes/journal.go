@@ -37,6 +37,8 @@ const (
 	NotePermission
 	// NoteRetained: a descriptor could not be closed and is retained.
 	NoteRetained
+	// NoteDevice: a device of this side refused what a peer asked for.
+	NoteDevice
 	noteKinds
 )
 

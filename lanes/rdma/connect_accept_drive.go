@@ -158,9 +158,17 @@ func (a *acceptance) made(reactor.Instant) {
 // failed ends a build that failed, when what it made is destroyed or retained.
 func (a *acceptance) failed(reactor.Instant) {
 	a.rails.transport.counts.refused.Add(1)
+	if buildStatus(a.err) == netproto.StatusNativeError {
+		a.rails.note(a.c, a.err)
+	}
 	a.answer(buildStatus(a.err))
 	a.c.buildFailed(a.err, a.left)
 	a.c.rails.doneBuilding(a.c)
+}
+
+// note writes down why the peer of a connection is told of a native failure: it is sent to this side's log.
+func (r *Rails) note(c *Connection, err error) {
+	r.lane.Journal.Add(r.lane.Now(), lanes.Note{Kind: lanes.NoteDevice, Where: c.String(), Err: err})
 }
 
 // buildStatus is what the requester hears of a failed build.

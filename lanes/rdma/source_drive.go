@@ -449,6 +449,8 @@ func (p *parent) provisioned(err error) {
 		status := netproto.StatusNativeError
 		if errors.Is(err, verbs.ErrKeys) {
 			status = netproto.StatusExhausted
+		} else {
+			p.source.rails.note(p.links[0].c, err)
 		}
 		p.fail(status)
 	}

@@ -61,7 +61,8 @@ func (p *parent) work(c *Connection, i int) (verbs.Work, bool) {
 }
 
 // spilled (eater).
-func (p *parent) spilled(_ *Connection, i int, w *verbs.Work, _ error) {
+func (p *parent) spilled(c *Connection, i int, w *verbs.Work, err error) {
+	c.rails.note(c, err)
 	if w.Window.Phase() == verbs.WindowPrepared {
 		w.Window.Cancel()
 	}
@@ -79,6 +80,8 @@ func (p *parent) Reaped(word uint64, w *verbs.Reaped) {
 	if w.Status == verbs.WorkSuccess {
 		p.machine.phases[word] = childBound
 	} else {
+		c := x.link.c
+		c.rails.note(c, &WorkError{Connection: c.String(), Status: w.Status, Vendor: w.Vendor})
 		p.fail(netproto.StatusNativeError)
 	}
 	if x.link.c.Open() {
