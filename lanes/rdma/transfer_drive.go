@@ -345,6 +345,9 @@ func (t *Transfer) step() {
 		}
 	case transferMoving:
 		if m.complete() {
+			if t.lease.Held() { // a request that waits for the range may have the stream that the receipt needs
+				t.lease.Return() // proof: every work request has completed
+			}
 			t.enter(transferReceipt)
 			t.tell(netproto.OperationRDMADone, t.Deadline.After(haltGrace))
 		}

@@ -98,12 +98,12 @@ func (m *transferMachine) begin(d lanes.Direction, staged bool) {
 	*m = transferMachine{direction: d, staged: staged, parcels: m.parcels[:0]}
 }
 
-// SourceDeadlineError says that the source took its grants back before it had every receipt, because its own deadline for
-// them passed. What was moved until then is in the outcome's effects.
+// SourceDeadlineError says that the source took its grants back because its own deadline for them passed, before it had every
+// receipt and the requester's word that all is done. What was moved until then is in the outcome's effects.
 type SourceDeadlineError struct{}
 
 func (*SourceDeadlineError) Error() string {
-	return "the source's own deadline for the grants passed before it had every receipt, and it took them back"
+	return "the source's own deadline for the grants passed before it had every receipt and heard that all is done, and it took them back"
 }
 
 // MissError says that the source did not know the queue pairs of a transfer any more, each time that they were built
