@@ -109,6 +109,22 @@ func TestTinyQueuesPairsGrantsAndKeysCarryManyRequests(t *testing.T) {
 	}
 }
 
+// A source with fewer window indices than a request has slices tells its peers to cut fewer ones: it refused them for good.
+//
+// proves, U-1
+func TestARequestHasNoMoreSlicesThanItsSourceHasWindowIndices(t *testing.T) {
+	for i, indices := range []int{1, 5} {
+		p := newRDMAPair(t, 128+uint64(i), limited(RDMALimits{WindowKeyIndices: indices}, HostDirect), Config{}, 4<<20)
+		for _, op := range []Operation{Read, Write} {
+			_, err := p.requester.SubmitAndWait(soon(t), []Request{p.overRDMA(op, 0, 4<<20)})
+			must(t, err)
+		}
+		if !bytes.Equal(p.local.Bytes(), p.remote.Bytes()) {
+			t.Error("other bytes arrived")
+		}
+	}
+}
+
 // proves R-10, U-3
 func TestQueuePairsThatCannotBeHadAreRefusedWithTheirBudget(t *testing.T) {
 	p := newRDMAPair(t, 130, Config{}, limited(RDMALimits{Endpoints: 1}, HostDirect), 1<<20)

@@ -122,8 +122,9 @@ func (c *Config) sharers() int {
 }
 
 // slicesMax is how many slices of one parent this source admits: each needs a receive of its own, and each pair can take
-// all of them, so that SPEC R-8's geometry does not depend on the width of a connection.
-func (c *Config) slicesMax() int { return c.ReceiveDepth }
+// all of them, so that SPEC R-8's geometry does not depend on the width of a connection. Each needs a window as well, and all
+// may be on one device.
+func (c *Config) slicesMax() int { return min(c.ReceiveDepth, c.KeyIndices) }
 
 // Cold takes letters for the engine's cold loop, from any goroutine: slow native calls run there. A *reactor.Loop is one.
 type Cold interface {
