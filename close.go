@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -275,6 +276,16 @@ func (r *runner) name() string {
 	return fmt.Sprintf("lane %d", r.lane.Index)
 }
 
+// unproven says how the request ended whose memory may still be touched.
+func (g *group) unproven() string {
+	for i := range g.tasks {
+		if o := &g.tasks[i].outcome; !o.Drained && o.Err != nil {
+			return ": request " + strconv.Itoa(i) + " ended with " + o.Err.Error()
+		}
+	}
+	return ""
+}
+
 // Resource is something that the engine keeps because it is not proven ended.
 type Resource struct {
 	Kind   string // "submission", "registration", "descriptor", "name look-up", "GPU copy" and others
@@ -288,7 +299,7 @@ func (e *Engine) RetainedResources() []Resource {
 	var list []Resource
 	e.retained.Range(func(key, _ any) bool {
 		g := key.(*group)
-		list = append(list, Resource{"submission", fmt.Sprintf("%d requests", len(g.tasks)), "a descriptor that was using its memory could not be closed"})
+		list = append(list, Resource{"submission", fmt.Sprintf("%d requests", len(g.tasks)), "nothing proves that its memory is not touched any more" + g.unproven()})
 		return true
 	})
 	if n := e.counts.unquiesced.Load(); n > 0 {

@@ -66,6 +66,9 @@ func TestATransferWhoseEndNoDeviceProvesIsUnquiescedAndKeepsEverything(t *testin
 	kinds := map[string]int{}
 	for _, k := range e.RetainedResources() {
 		kinds[k.Kind]++
+		if k.Kind == "submission" {
+			mentions(t, k.Reason, "nothing proves", "ended with") // and no descriptor had a part in it
+		}
 	}
 	if kinds["RDMA work"] != 1 || kinds["RDMA object"] == 0 || kinds["submission"] == 0 {
 		t.Errorf("retained are %v", e.RetainedResources())
