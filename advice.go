@@ -224,8 +224,8 @@ func (e *Error) exhaustion() advice {
 		}
 	case errors.As(e.Cause, &fault) && fault.Cause == lanes.Refused && strings.HasPrefix(fault.Stage, "RDMA"):
 		return advice{
-			"no byte was moved; it is the peer's budget that ran out, not this engine's: its queue pairs, grants, bytes or keys for RDMA, or its handlers",
-			"ask for less at a time, wait for the peer's work to end, or raise the one of RDMA.Limits or Limits at the peer whose gauge shows refusals in its Stats",
+			"no byte was moved; it is the peer's budget that ran out, not this engine's: its queue pairs, grants, bytes or keys for RDMA, or its handlers; or another access has the range there",
+			"ask for less at a time, wait for the peer's work to end, order accesses to one range, or raise the one of RDMA.Limits or Limits at the peer whose gauge shows refusals in its Stats, if one does",
 		}
 	case errors.As(e.Cause, &fault) && fault.Cause == lanes.Refused:
 		return advice{

@@ -10,6 +10,7 @@ import (
 	"github.com/orbitte/orbitte/budgets"
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/netproto"
+	"github.com/orbitte/orbitte/segments"
 )
 
 func limited(l RDMALimits, h HostMemory) Config {
@@ -135,4 +136,16 @@ func TestQueuePairsThatCannotBeHadAreRefusedWithTheirBudget(t *testing.T) {
 	t.Logf("after %v: %v", time.Duration(p.Now()-began), err)
 	own := wants(t, err, ErrExhausted)
 	mentions(t, own.Error(), "RDMA queue pairs", "limit 1", "RDMA.Limits.Endpoints")
+}
+
+// A range that another access has at the source is told with the status for lack of room; no gauge of the source's shows it.
+//
+// field case F-24
+func TestARangeThatIsInUseAtTheSourceIsNotOnlyCalledAnExhaustedBudget(t *testing.T) {
+	p := newRDMAPair(t, 132, Config{}, Config{}, 2<<20)
+	lease, err := p.export.inner.Lease(0, 4096, segments.Exclusive)
+	must(t, err)
+	_, err = p.requester.SubmitAndWait(soon(t), []Request{p.overRDMA(Write, 0, 4096)})
+	mentions(t, wants(t, err, ErrExhausted).Error(), "another access has the range", "order accesses")
+	lease.Return()
 }
