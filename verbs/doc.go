@@ -38,5 +38,6 @@
 // It relies on what ibv_post_send(3), ibv_poll_cq(3) and ibv_modify_qp(3) promise: a list is taken in order up to
 // bad_wr, the error state flushes each queue in order, only four fields of a failed completion mean anything. Where
 // soft-RoCE and hardware differ the cautious reading is taken: a window is never invalidated from both ends, freed
-// before its pair, its key set here after a bind; the CQ's flag for an invalidation is not looked at, the key is.
+// before its pair, its key set here after a bind; the CQ's flag for an invalidation is not looked at, the key is,
+// unless the message has immediate data, which stands in the same field.
 package verbs

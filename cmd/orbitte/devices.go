@@ -19,8 +19,8 @@ import (
 const devicesHelp = `usage: orbitte devices [--json]
 
 Shows the RDMA devices and GPUs that an engine in this process would find, without moving a byte: the native
-library, the limit of locked memory, each device with its NIC ID (the bit in RDMAConfig.DeviceMask), NUMA
-node and PCI address, each port with its state and link, and each GID in the order in which an engine that
+library, the limit of locked memory, each device with its NIC ID (the bit in RDMAConfig.DeviceMask, unless a
+Whitelist or Blacklist leaves devices out: it counts those that are left), NUMA node and PCI address, each port with its state and link, and each GID in the order in which an engine that
 pins none chooses, with the reason for its place. The first one of an active port is taken.
 
 A device is usable when this process may open it, a port of it has an address, and it has memory windows
