@@ -68,3 +68,28 @@ func TestARequestOverTCPThatWaitsForALocalRangeDoesNotKeepTheGrantFromItsEnd(t *
 		t.Error("the WRITE sent other bytes than were read before")
 	}
 }
+
+// A WRITE over TCP has the stream and waits for the local range, which a READ over RDMA has leased that waits for the stream.
+//
+// proves M-9, T-9
+func TestAReadOverRDMAThatWaitsForTheStreamGivesItsRangeToWhoeverHasIt(t *testing.T) {
+	p := newRDMAPair(t, 990, Config{}, Config{}, 2<<20)
+	over, tcp := p.overRDMA(Read, 0, 1<<20), p.request(Write, 0, 4096)
+	tcp.Remote += 1 << 20
+	_, err := p.requester.SubmitAndWait(soon(t), []Request{over}) // builds the connections
+	must(t, err)
+	began := p.Now()
+	second, err := p.requester.Submit(soon(t), []Request{tcp})
+	must(t, err)
+	first, err := p.requester.Submit(soon(t), []Request{over})
+	must(t, err)
+	for _, b := range []*Batch{first, second} {
+		if report, err := b.Wait(soon(t)); err != nil {
+			t.Errorf("%+v: %v", report, err)
+		}
+		must(t, b.Free())
+	}
+	if took := time.Duration(p.Now() - began); took > time.Second {
+		t.Errorf("it took %v", took)
+	}
+}

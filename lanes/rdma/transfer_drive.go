@@ -17,6 +17,9 @@ const (
 	// roomGrace is how long a transfer asks again for a range that is leased, here or at the source, or for a place in
 	// the source's budgets. Nothing is granted meanwhile.
 	roomGrace = 100 * time.Millisecond
+	// yieldPause is how long the local range stays free when it was given back to whoever has the stream: longer than
+	// anybody waits between two looks (lanes.Backoff).
+	yieldPause = 5 * time.Millisecond
 	// haltGrace is how long a failed transfer waits for its posted work, and for the receipts of the grants that it gives
 	// back, before it takes its pairs to the error state.
 	haltGrace = time.Second
@@ -90,6 +93,8 @@ type Transfer struct {
 	stopping   bool            // true exactly inside advance
 	again      bool
 	pausing    bool // true exactly while the retry timer runs before anything was asked
+	yields     uint // how often the local range was given back while the question for grants waited for the stream
+	yielding   bool // true exactly while that question is taken back for it
 
 	encodeGrants, encodeParent func([]byte) []byte
 	grantAnswered, answered    func(*question)
@@ -202,7 +207,7 @@ func (t *Transfer) reset(r *Rails, p *Peer) {
 	t.slots, t.grants = t.slots[:0], t.grants[:0]
 	t.pausing, t.filled, t.forced, t.retiring, t.asked, t.away, t.roomy = false, false, false, false, false, false, false
 	t.flushed, t.crowded = false, nil
-	t.backoff, t.roomBy, t.by = lanes.Backoff{}, 0, 0
+	t.backoff, t.roomBy, t.by, t.yields, t.yielding = lanes.Backoff{}, 0, 0, 0, false
 	if t.encodeGrants == nil { // once, so that later runs allocate nothing
 		t.encodeGrants = func(dst []byte) []byte { return netproto.AppendGrantRequest(dst, &t.request) }
 		t.encodeParent = func(dst []byte) []byte {
@@ -506,8 +511,12 @@ type transferRetry Transfer
 // Expire (reactor.TimerHandler).
 func (x *transferRetry) Expire(*reactor.Timer, reactor.Instant) {
 	t := (*Transfer)(x)
-	if t.machine.stage == transferCommit {
+	switch t.machine.stage {
+	case transferCommit:
 		t.commit()
+		return
+	case transferGranting:
+		t.yield()
 		return
 	}
 	t.pausing = false

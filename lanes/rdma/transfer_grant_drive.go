@@ -29,12 +29,34 @@ func (t *Transfer) ask() {
 	t.rails.transport.grants.asked.Add(uint64(len(g.Slices)))
 	t.machine.stage, t.asked = transferGranting, true
 	t.question.ask(t.peer.Channel, request, "RDMA grant", len(g.Slices)*netproto.GrantSize, t.Deadline.After(haltGrace), t.encodeGrants, t.grantAnswered)
+	if t.asked && !t.question.Begun && t.lease.Held() {
+		lane := t.rails.lane
+		lane.Arm(&t.retry, lane.Now().After(roomGrace<<min(t.yields, 8)), (*transferRetry)(t))
+	}
+}
+
+// yield gives the local range back when the question has waited for the stream: a request over TCP that has the stream may
+// wait for the range. The next time it waits longer, so that a busy stream does not keep it away for good.
+func (t *Transfer) yield() {
+	if t.asked && !t.question.Begun && t.lease.Held() {
+		t.yields++
+		t.yielding = true
+		t.question.cancel()
+		t.yielding = false
+	}
 }
 
 // takeGrants takes the source's answer.
 func (t *Transfer) takeGrants(q *question) {
 	t.asked = false
 	defer t.advance()
+	t.rails.lane.Disarm(&t.retry)
+	if t.yielding && !q.Begun && t.machine.fault == nil {
+		t.lease.Return() // nothing was asked
+		t.machine.stage = transferLeasing
+		t.pause(t.rails.lane.Now().After(yieldPause))
+		return
+	}
 	if q.Err == nil {
 		grants, err := netproto.DecodeGrants(t.grants[:0], &t.request, q.Payload())
 		t.grants = grants
