@@ -80,8 +80,13 @@ func (x *session) check(y *served, runs []byte) netproto.Status {
 			return netproto.StatusOf(err)
 		}
 		low, high = ^uint64(0), 0
+		count := uint64(0) // each run has 2^32 + 1 ranges at most
 		for i := range y.runs {
 			low, high = min(low, y.runs[i].Start), max(high, y.runs[i].End())
+			count += y.runs[i].Count
+		}
+		if count > spansMax { // each costs this side up to 72 bytes, and a buffer of a chunk
+			return netproto.StatusExhausted
 		}
 	} else {
 		y.runs = append(y.runs[:0], netproto.HPTCPRun{Start: r.Offset, Length: r.Length, Count: 1})
@@ -106,8 +111,7 @@ func (x *session) check(y *served, runs []byte) netproto.Status {
 	return y.mark()
 }
 
-// mark makes the set of a request with more than one range. Ranges of no more than spansMax elements are listed; of
-// longer runs the set covers what lies between their ranges too.
+// mark makes the set of a request with more than one range. Of rows that touch or overlap the set has one range.
 func (y *served) mark() netproto.Status {
 	if len(y.runs) == 1 && y.runs[0].Count == 1 {
 		return netproto.StatusSuccess
@@ -115,7 +119,7 @@ func (y *served) mark() netproto.Status {
 	y.ranges = y.ranges[:0]
 	for i := range y.runs {
 		run := &y.runs[i]
-		if run.Count > spansMax || run.Count > 1 && run.Stride <= run.Length {
+		if run.Count > 1 && run.Stride <= run.Length {
 			y.ranges = append(y.ranges, segments.Range{Start: run.Start, Length: run.End() - run.Start})
 			continue
 		}

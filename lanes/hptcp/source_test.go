@@ -325,3 +325,50 @@ func TestFirstMismatchIsReportedWithItsOffset(t *testing.T) {
 	}
 	r.finish()
 }
+
+// A request of more ranges than a requester puts into one is refused before any of them is listed: 8 KiB of runs could
+// name a million, which cost 64 MiB and half a second of the lane.
+//
+// proves H-6, L-2
+func TestSourceRefusesMoreRangesThanOneRequestHas(t *testing.T) {
+	mappings(t)
+	r := newRig(t, 1, simkernel.WorldOptions{})
+	source := r.node(sourceHost, setup{epoch: sourceEpoch})
+	region := source.register(64<<10, netproto.ReadWrite, 1)
+	w := r.greet(source)
+	for i, c := range []struct {
+		kind netproto.HPTCPKind
+		runs []uint64 // each with so many ranges
+		want netproto.Status
+	}{
+		{netproto.HPTCPRead, []uint64{spansMax + 1}, netproto.StatusExhausted},
+		{netproto.HPTCPRead, []uint64{2, spansMax - 1}, netproto.StatusExhausted},
+		{netproto.HPTCPWrite, []uint64{spansMax, 1}, netproto.StatusExhausted},
+		{netproto.HPTCPWrite, []uint64{spansMax}, netproto.StatusSuccess},
+	} {
+		tag := netproto.HPTCPTag{Slot: uint32(i), Generation: 1}
+		q := netproto.HPTCPRequest{HPTCPFrame: netproto.HPTCPFrame{Kind: c.kind, Tag: tag}, Region: region.ID(), Unit: 1}
+		var runs []byte
+		end := uint64(0)
+		for _, n := range c.runs {
+			run := netproto.HPTCPRun{Start: end + 1, Length: 1, Count: n, Stride: 2}
+			if n == 1 {
+				run.Stride = 0
+			}
+			if q.Length == 0 {
+				q.Offset, end = run.Start, run.Start
+			}
+			runs, end = netproto.AppendHPTCPRun(runs, run, 1, end)
+			q.Length += n
+		}
+		q.RunsSize = uint32(len(runs))
+		must(t, w.send(append(netproto.AppendHPTCPRequest(nil, q), runs...)))
+		if c.kind == netproto.HPTCPWrite {
+			must(t, w.send(chunk(tag, 0, make([]byte, q.Length))))
+		}
+		if f := w.frame(); f.Kind != netproto.HPTCPEnd || f.Tag != tag || f.Status != c.want {
+			t.Errorf("runs of %v ranges: %+v, want %v", c.runs, f, c.want)
+		}
+	}
+	r.finish()
+}
