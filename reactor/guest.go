@@ -83,7 +83,7 @@ func (l *Loop) Stay(v Visit) {
 // for: a resting host looks at everything when its rest is over, an idling one waits for what the kernel has seen and
 // until idleUntil.
 func (l *Loop) leave(handOver bool) {
-	if end := l.now.After(hostRest / 2); end > Instant(l.alarm.Load()) {
+	if at := Instant(l.alarm.Load()); at == Forever || at < l.now.After(hostRest/2) {
 		l.putOff()
 	}
 	looks, resting := l.idleUntil, l.resting.Load()
@@ -100,6 +100,9 @@ func (l *Loop) leave(handOver bool) {
 	}
 	wake = wake || !resting && !l.guests.Settled()
 	l.turner.Store(nobody)
+	if Instant(l.alarm.Load()) == Forever { // the host lay down to rest for as long as this guest stays
+		l.putOff()
+	}
 	if wake {
 		l.counts.wakes.Add(1)
 		l.guests.Rouse()
@@ -113,10 +116,19 @@ func (l *Loop) putOff() {
 	l.guests.Alarm(at)
 }
 
-// rest keeps the host away for a while; it looks at everything before it waits for longer.
-func (l *Loop) rest() {
+// rest keeps the host away for a while; it looks at everything before it waits for longer. While one guest stays, whose
+// answer may take its time, there is nothing to wake for until that guest leaves and sets the alarm. As in leave, the alarm
+// is taken away before the last look, so that either the guest sees that, or the host that the guest has gone.
+func (l *Loop) rest(stays bool) {
 	l.resting.Store(true)
 	l.putOff()
+	if stays {
+		l.guests.Alarm(Forever)
+		l.alarm.Store(int64(Forever))
+		if l.turner.Load() != guest {
+			l.putOff()
+		}
+	}
 	l.guests.Rest()
 }
 
@@ -126,10 +138,11 @@ func (l *Loop) receiveGuests() {
 	for !l.stopped.Load() {
 		visits := l.counts.visits.get()
 		// A sleeping loop was not woken by anybody: an event came, and while guests come and go it is theirs.
-		away := visits != seen && l.sleep.Load() == asleep
+		came := visits != seen
+		away := came && l.sleep.Load() == asleep
 		seen = visits
 		if away || !l.turner.CompareAndSwap(nobody, host) {
-			l.rest()
+			l.rest(!came)
 			continue
 		}
 		until := l.work()
@@ -139,7 +152,7 @@ func (l *Loop) receiveGuests() {
 		}
 	}
 	for !l.turner.CompareAndSwap(nobody, host) { // the last guest leaves, and no other one enters
-		l.rest()
+		l.rest(true)
 	}
 }
 

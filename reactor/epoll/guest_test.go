@@ -127,6 +127,36 @@ type answer func(reactor.Event)
 
 func (f answer) Complete(e reactor.Event) { f(e) }
 
+// While a guest waits for an answer that takes its time, the host sleeps.
+//
+// field case F-51
+func TestHostSleepsWhileAGuestStays(t *testing.T) {
+	h := newHouse(t)
+	defer h.close(t)
+	for range 20 {
+		v := &visit{}
+		h.enter()
+		_ = h.Post(&v.letter, v)
+		h.Stay(v)
+	}
+	var timer reactor.Timer
+	var waits uint64
+	v := &visit{}
+	v.act = func(now reactor.Instant) {
+		before := h.Kernel().Counters().Waits
+		h.Arm(&timer, now.After(200*time.Millisecond), expiry(func() {
+			waits = h.Kernel().Counters().Waits - before
+			v.happened.Store(true)
+		}))
+	}
+	h.enter()
+	_ = h.Post(&v.letter, v)
+	h.Stay(v)
+	if waits > 20 {
+		t.Errorf("guest and host waited %d times in 200 ms", waits)
+	}
+}
+
 // What comes from outside after the last guest has left is found by the host, whether it idles or rests.
 func TestHostFindsWhatComesAfterTheLastGuest(t *testing.T) {
 	h := newHouse(t)
