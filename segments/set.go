@@ -13,8 +13,12 @@ import (
 type Set struct {
 	registration *Registration
 	extent       Range // from the first to the last byte, object-relative
+	bytes        uint64
 	marks        *marks
 }
+
+// Bytes is how many bytes the ranges have, each counted once: less than they have one by one exactly when they overlap.
+func (s *Set) Bytes() uint64 { return s.bytes }
 
 // marks are the ranges of a set in rising order, disjoint, object-relative: words[2i] is a start, words[2i+1] the
 // end. Other claimants read them while the lease stands, or has just ended and they do not know it yet: hence
@@ -27,7 +31,7 @@ type marks struct {
 // Fill makes the set these ranges of r, relative to it. It sorts the list in place unless it is in order.
 // Ranges may overlap, and empty ones are left out. The error is a *RangeError; the set is empty then.
 func (s *Set) Fill(r *Registration, ranges []Range) error {
-	s.registration, s.extent = r, Range{Start: r.offset}
+	s.registration, s.extent, s.bytes = r, Range{Start: r.offset}, 0
 	order := func(a, b Range) int { return cmp.Compare(a.Start, b.Start) }
 	if !slices.IsSortedFunc(ranges, order) {
 		slices.SortFunc(ranges, order)
@@ -56,6 +60,9 @@ func (s *Set) Fill(r *Registration, ranges []Range) error {
 		s.marks.words[2*n-1].Store(last.End())
 	}
 	s.marks.n.Store(int64(n))
+	for i := range n {
+		s.bytes += s.marks.words[2*i+1].Load() - s.marks.words[2*i].Load()
+	}
 	if n > 0 {
 		s.extent.Start = s.marks.words[0].Load()
 		s.extent.Length = last.End() - s.extent.Start

@@ -84,7 +84,8 @@ type link struct {
 	box      []*part // with payload in the box under way
 	current  *part   // whose chunk is arriving; nil also when nobody wants it
 	chunk    netproto.HPTCPFrame
-	chunkAt  cursor // of current's chunk
+	chunkAt  cursor       // of current's chunk
+	aside    lanes.Buffer // where it is received when its ranges overlap, and it has a checksum
 	fault    *lanes.Fault
 	timer    reactor.Timer
 	fresh    bool // true exactly while the timer stands for dozing, not for the end
@@ -298,6 +299,7 @@ func (l *link) lost(end loss) {
 		fault = &lanes.Fault{Cause: lanes.Disconnected, Err: end.err}
 	}
 	l.touch()
+	l.clear()
 	l.fault, l.current, l.head, l.tail = nil, nil, nil, nil
 	l.state = linkAbsent
 	if end.retained {

@@ -336,13 +336,38 @@ func (l *link) chunked(f netproto.HPTCPFrame, x *part) {
 		return
 	}
 	t := x.transfer
-	if l.chunkAt = x.at; t.staging.Held() {
+	switch l.chunkAt = x.at; {
+	case t.staging.Held():
 		from := x.start + x.moved
 		l.stream.into = append(l.stream.into, t.staging.Bytes(from + f.Length)[from:])
-	} else {
+	case t.doubled && l.terms.Flags&netproto.HPTCPChecksums != 0:
+		var err error
+		if l.aside, err = l.peer.pool.lane.Arena.Get(f.Length); err != nil {
+			l.retire(&lanes.Fault{Cause: lanes.Exhausted, Stage: "payload", Err: err})
+			return
+		}
+		l.stream.into = append(l.stream.into, l.aside.Bytes(f.Length))
+	default:
 		l.stream.into = t.gather(l.stream.into, &x.at, f.Length)
 	}
 	l.stream.place(f.Length)
+}
+
+// bring puts a chunk that was received aside, and has been checked, into its place.
+func (l *link) bring(x *part) {
+	pool, payload := l.peer.pool, l.aside.Bytes(l.chunk.Length)
+	list := x.transfer.gather(pool.scratch[:0], &x.at, l.chunk.Length)
+	for _, to := range list {
+		payload = payload[copy(to, payload):]
+	}
+	pool.scratch = list[:0]
+}
+
+// clear gives back where a chunk was received aside. Proof: no receive has it.
+func (l *link) clear() {
+	if l.aside.Held() {
+		l.peer.pool.lane.Arena.Put(&l.aside)
+	}
 }
 
 // unwanted lets n bytes go where nobody looks.
@@ -360,6 +385,7 @@ func (l *link) unwanted(n uint64) {
 // placed: the chunk's payload is there (user).
 func (l *link) placed() {
 	x := l.current
+	defer l.clear()
 	if l.current = nil; x == nil {
 		return
 	}
@@ -374,6 +400,9 @@ func (l *link) placed() {
 		l.retire(fault)
 		return
 	}
+	if l.aside.Held() {
+		l.bring(x)
+	}
 	if x.moved += l.chunk.Length; x.moved == x.length {
 		l.finish(x, true)
 		l.peer.pump()
@@ -383,6 +412,9 @@ func (l *link) placed() {
 // intact compares the chunk in place with its checksum.
 func (l *link) intact(x *part) bool {
 	t, pool := x.transfer, l.peer.pool
+	if l.aside.Held() {
+		return crc32.Checksum(l.aside.Bytes(l.chunk.Length), castagnoli) == l.chunk.Check
+	}
 	if t.staging.Held() {
 		from := x.start + x.moved
 		return crc32.Checksum(t.staging.Bytes(from + l.chunk.Length)[from:], castagnoli) == l.chunk.Check
@@ -449,6 +481,7 @@ func (l *link) lapsed() {
 	if l.stream.left > 0 {
 		l.unwanted(l.stream.left)
 	}
+	l.clear()
 	l.orphan(x)
 }
 

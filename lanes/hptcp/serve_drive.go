@@ -24,7 +24,7 @@ type served struct {
 	ranges       []segments.Range       // of the set; its memory is kept for reuse
 	set          segments.Set
 	lease        segments.Lease
-	staging      lanes.Buffer
+	staging      lanes.Buffer // of an Atomic WRITE, and of one whose ranges overlap and have checksums
 	next         *served
 }
 
@@ -103,17 +103,25 @@ func (x *session) check(y *served, runs []byte) netproto.Status {
 	if registration.Region().Flags&netproto.RegionHPTCP == 0 {
 		return netproto.StatusBackendUnavailable
 	}
-	if y.atomic {
+	if status := y.mark(); status != netproto.StatusSuccess {
+		return status
+	}
+	// Bytes that one chunk changes twice cannot be checked in their place.
+	doubled := y.write && y.many() && y.set.Bytes() < y.length && x.terms.Flags&netproto.HPTCPChecksums != 0
+	if y.atomic || doubled {
 		if y.staging, err = lane.Arena.Get(r.Length); err != nil {
 			return netproto.StatusExhausted
 		}
 	}
-	return y.mark()
+	return netproto.StatusSuccess
 }
+
+// many is true exactly when the request has more than one range, and hence a set.
+func (y *served) many() bool { return len(y.runs) > 1 || len(y.runs) == 1 && y.runs[0].Count > 1 }
 
 // mark makes the set of a request with more than one range. Of rows that touch or overlap the set has one range.
 func (y *served) mark() netproto.Status {
-	if len(y.runs) == 1 && y.runs[0].Count == 1 {
+	if !y.many() {
 		return netproto.StatusSuccess
 	}
 	y.ranges = y.ranges[:0]
@@ -246,7 +254,7 @@ func (y *served) take() bool {
 		access = segments.Exclusive
 	}
 	var err error
-	if len(y.runs) == 1 && y.runs[0].Count == 1 {
+	if !y.many() {
 		y.lease, err = y.registration.Lease(y.runs[0].Start, y.runs[0].Length, access)
 	} else {
 		y.lease, err = y.set.Lease(access)

@@ -73,6 +73,7 @@ type Transfer struct {
 	lost       uint64       // where the first request begins that ended otherwise; above Length: none did
 	parts      int          // requests that are out, or hold memory of this transfer
 	touched    bool         // READ: true exactly when payload may have gone into the local range
+	doubled    bool         // READ: true when its local ranges may overlap, so that a chunk cannot be checked in its place
 	unsure     bool         // WRITE: true exactly when payload may have left without an answer
 	fault      *lanes.Fault
 	retained   bool
@@ -105,6 +106,7 @@ func (t *Transfer) Start(p *Peer) {
 	t.at, t.asked, t.answered, t.parts = cursor{}, 0, 0, 0
 	t.sent, t.posted, t.lost = 0, 0, ^uint64(0)
 	t.touched, t.unsure, t.retained, t.fault = false, false, false, nil
+	t.doubled = t.Spans != nil && (t.Set == nil || t.Set.Bytes() < t.Length)
 	t.backoff, t.leaseBy = lanes.Backoff{}, 0
 	lane := p.pool.lane
 	switch {
