@@ -159,7 +159,8 @@ func (x *session) conclude(y *served, f netproto.HPTCPFrame) {
 }
 
 func (x *session) enqueue(y *served) {
-	if y.next = nil; x.tail == nil {
+	first := x.head == nil
+	if y.next = nil; first {
 		x.head = y
 	} else {
 		x.tail.next = y
@@ -170,6 +171,10 @@ func (x *session) enqueue(y *served) {
 	}
 	x.queued++
 	x.unfilled++
+	if first {
+		x.restart()
+		return
+	}
 	x.work()
 }
 

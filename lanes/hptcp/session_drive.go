@@ -89,7 +89,7 @@ func (x *session) frame(b []byte) int {
 
 // short waits for the rest of a frame; one that has begun has the source's time.
 func (x *session) short(b []byte) int {
-	if lane := x.service.lane; len(b) > 0 && !x.begun {
+	if lane := x.service.lane; len(b) > 0 && !x.begun && x.head == nil {
 		x.begun, x.fresh = true, false
 		lane.Arm(&x.timer, lane.Now().After(lane.Policy.SourceTimeout), x)
 	}
@@ -137,9 +137,20 @@ func (x *session) violate(err error) {
 	x.stream.retire(err)
 }
 
-// work restarts the stream's clock, and sends what is to be sent. The source's time runs from one answer to the
-// next while there is work, and its patience with an idle stream otherwise (SPEC T-6, T-9).
+// work sends what is to be sent, and restarts the stream's clock, unless answers are to be taken: what is asked for
+// meanwhile gives them no more time (SPEC T-9).
 func (x *session) work() {
+	if x.head == nil {
+		x.restart()
+		return
+	}
+	x.begun = false
+	x.stream.flush()
+}
+
+// restart restarts the stream's clock, and sends what is to be sent. The source's time runs from one answer to the
+// next while there is work, and its patience with an idle stream otherwise (SPEC T-6, T-9).
+func (x *session) restart() {
 	lane := x.service.lane
 	patience := lane.Policy.SourceTimeout
 	x.fresh = false
@@ -231,7 +242,7 @@ func (x *session) flown() {
 		x.stream.retire(errShutdown)
 		return
 	}
-	x.work()
+	x.restart()
 }
 
 // chunked directs the payload behind a chunk's frame to its place.

@@ -372,3 +372,41 @@ func TestSourceRefusesMoreRangesThanOneRequestHas(t *testing.T) {
 	}
 	r.finish()
 }
+
+// A requester that takes no answer has the source's time for it, whatever it asks for meanwhile: its READ does not keep the
+// range from others for longer.
+//
+// proves T-9, H-7
+func TestLaterFramesGiveAnAnswerNoMoreTime(t *testing.T) {
+	mappings(t)
+	for what, frame := range map[string]func(region uint64) []byte{
+		"nothing":      func(uint64) []byte { return nil },
+		"half a frame": func(uint64) []byte { return []byte{byte(netproto.HPTCPRead)} },
+		"READ":         func(region uint64) []byte { return ask(netproto.HPTCPRead, tag, region, 0, 0) },
+		"WRITE": func(region uint64) []byte {
+			return append(ask(netproto.HPTCPWrite, tag, region, 0, 8), chunk(tag, 0, make([]byte, 8))...)
+		},
+		"refused": func(uint64) []byte {
+			return append(ask(netproto.HPTCPWrite, tag, 99, 0, 8), chunk(tag, 0, make([]byte, 8))...)
+		},
+	} {
+		r := newRig(t, 1, simkernel.WorldOptions{})
+		source := r.node(sourceHost, setup{epoch: sourceEpoch})
+		region := source.register(8<<20, netproto.RemoteRead, 1)
+		other := source.register(64, netproto.ReadWrite, 1)
+		w := r.greet(source)
+		must(t, w.send(ask(netproto.HPTCPRead, netproto.HPTCPTag{Slot: 1, Generation: 1}, region.ID(), 0, 900<<10)))
+		begun := r.world.Now()
+		for region.Loans() == 0 {
+			r.pass(time.Microsecond)
+		}
+		for region.Loans() > 0 && r.world.Now() < begun.After(time.Minute) {
+			r.pass(4 * time.Second)
+			_ = w.send(frame(other.ID()))
+		}
+		if held := time.Duration(r.world.Now() - begun); held > 10*time.Second {
+			t.Errorf("%s: the READ that nobody takes was held for %v", what, held)
+		}
+		r.finish()
+	}
+}
