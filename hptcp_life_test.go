@@ -520,3 +520,33 @@ func TestCrossingAtomicWritesDoNotWaitForEachOther(t *testing.T) {
 		must(t, b.Free())
 	}
 }
+
+// A request that shared its stream with one that ran out of time is not told that its own time is over.
+//
+// proves G-8, T-5
+func TestNeighbourOfADeadlineHasNoneOfItsOwn(t *testing.T) {
+	c := Config{Kernel: Epoll, Lanes: 1, HPTCP: &HPTCPConfig{Streams: 1}}
+	source, requester := newEngine(t, c), newEngine(t, c)
+	far, near := allocated(t, 16384), allocated(t, 16384)
+	registered(t, source, far, ReadWrite, OverHPTCP)
+	registered(t, requester, near, LocalOnly)
+	segment := opened(t, requester, source)
+	lease, err := far.backing.Lend(0, 4096, segments.Exclusive) // the source's stream waits for it
+	must(t, err)
+	defer lease.Return()
+	read := func(ctx context.Context, at uint64) error {
+		_, err := requester.SubmitAndWait(ctx, []Request{{Operation: Read, Transport: TransportHPTCP, Segment: segment, Local: near.Address() + at, Remote: far.Address() + at, Length: 4096}})
+		return err
+	}
+	first := make(chan error, 1)
+	go func() { first <- read(within(t, 300*time.Millisecond), 0) }()
+	for requester.Stats().HPTCP.Requests == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	err = read(context.Background(), 8192)
+	wants(t, <-first, ErrDeadline)
+	wants(t, err, ErrDisconnected)
+	if errors.Is(err, context.DeadlineExceeded) {
+		t.Error("the neighbour is told of a deadline:", err)
+	}
+}

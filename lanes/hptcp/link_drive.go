@@ -17,6 +17,7 @@ var (
 	errEvicted    = errors.New("evicted: its slot was needed for another peer")
 	errNoAddress  = errors.New("the peer has no address")
 	errHello      = errors.New("the source did not answer the hello in time")
+	errBesides    = errors.New("the stream was ended because another request on it ran out of time, was cancelled or had wrong bytes")
 	errOrder      = errors.New("a chunk out of order, or longer than agreed")
 	errAnswer     = errors.New("an answer that the request cannot have")
 	errMemory     = errors.New("no memory for what nobody wants")

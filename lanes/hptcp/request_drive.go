@@ -397,7 +397,7 @@ func (l *link) placed() {
 		l.peer.pool.config.Counts.Mismatches.Add(1)
 		fault := t.mismatch(x.start+l.chunk.Offset, false)
 		t.fail(fault, true)
-		l.retire(fault)
+		l.retire(besides())
 		return
 	}
 	if l.aside.Held() {
@@ -529,9 +529,13 @@ func (l *link) forsake(t *Transfer, fault *lanes.Fault, atOnce bool) {
 		}
 	}
 	if ends {
-		own := *fault
-		l.retire(&own)
+		l.retire(besides())
 	}
+}
+
+// besides is what transfers are told whose stream ended because of another one, which has a fault of its own.
+func besides() *lanes.Fault {
+	return &lanes.Fault{Cause: lanes.Disconnected, Stage: "payload", Err: errBesides}
 }
 
 // withdraw takes a request back that was never posted.
