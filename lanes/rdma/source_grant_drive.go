@@ -144,7 +144,7 @@ func (p *parent) receive(i int) {
 		x.window = nil
 	}
 	p.machine.receive(i)
-	if p.staging == nil && p.lease.Held() && p.machine.all(childReceived) { // who waits for it may keep DONE from coming
+	if p.staging == nil && p.gpu.memory == nil && p.lease.Held() && p.machine.all(childReceived) { // who waits for it may keep DONE from coming
 		p.lease.Return() // proof: the device has reported the end of every key
 	}
 	carried := &x.link.c.Device.traffic.served

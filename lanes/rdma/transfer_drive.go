@@ -350,7 +350,7 @@ func (t *Transfer) step() {
 		}
 	case transferMoving:
 		if m.complete() {
-			if t.lease.Held() { // a request that waits for the range may have the stream that the receipt needs
+			if t.lease.Held() && t.gpu.memory == nil { // a request that waits for the range may have the stream that the receipt needs
 				t.lease.Return() // proof: every work request has completed
 			}
 			t.enter(transferReceipt)
