@@ -247,9 +247,11 @@ func checksum(list [][]byte) (sum uint32) {
 	return sum
 }
 
-// flown: what the box held is with the system (user).
+// flown: what the box held is with the system (user). Nothing is posted meanwhile: whoever starts a transfer when another one
+// ends would put it into the next box, and this list.
 func (l *link) flown() {
 	ended := false
+	l.peer.held++
 	for i, x := range l.box {
 		l.box[i] = nil
 		x.transfer.gone(x.moved - x.flown)
@@ -260,7 +262,7 @@ func (l *link) flown() {
 		}
 	}
 	l.box = l.box[:0]
-	if ended {
+	if l.peer.held--; ended {
 		l.peer.pump()
 	}
 }

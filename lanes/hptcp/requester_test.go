@@ -426,6 +426,37 @@ func TestSuccessWaitsUntilTheKernelHasLetGo(t *testing.T) {
 	r.finish()
 }
 
+// A WRITE that is started when another one ends, inside the very turn in which the kernel lets go of that one's payload, is
+// accounted for like any other. With a chain of them some are answered before the kernel has said that it has their payload.
+//
+// proves H-3, H-5, T-9
+func TestWritesStartedWhenOthersEndAreCounted(t *testing.T) {
+	mappings(t)
+	for seed := range uint64(8) {
+		r := newRig(t, seed, simkernel.WorldOptions{DelayMax: 48 * time.Microsecond, Buffer: 32})
+		source, requester, peer := r.pair(setup{}, setup{})
+		remote, local := source.register(1, netproto.ReadWrite, 1), requester.register(1, netproto.LocalOnly, 2)
+		ended, chains := 0, 3
+		for range chains {
+			left := 40
+			a := requester.ask(lanes.Write, local, remote.ID())
+			a.Done = func(x *Transfer) {
+				x.Local.Return()
+				if left--; x.Outcome.Err != nil || left == 0 {
+					if ended++; x.Outcome.Err != nil {
+						t.Errorf("SEED=%d: %v", seed, x.Outcome.Err)
+					}
+					return
+				}
+				a.start(peer)
+			}
+			a.start(peer)
+		}
+		r.until("the ends of the chains", func() bool { return ended == chains })
+		r.finish()
+	}
+}
+
 // A process that is killed takes its streams with it: the requester's transfers fail with the truth, the source's leases
 // come back.
 //
