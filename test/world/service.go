@@ -257,6 +257,14 @@ func (r *run) registerBadBatch(a faults.Action) string {
 		{Memory: m.object, Offset: at, Length: max(1, length/2), Permission: permission},
 		{Memory: m.object, Offset: uint64(len(m.data)), Length: 1, Permission: permission},
 	}
+	if m.vault == nil && length > 1 { // refused only when the others have their charges: bytes that another memory object has
+		alias, err := orbitte.Adopt(m.data[at : at+1])
+		if err != nil {
+			return class(err)
+		}
+		defer alias.Close()
+		bad[2] = orbitte.Range{Memory: alias, Length: 1, Permission: permission}
+	}
 	before := registered(l)
 	if _, err := l.engine.RegisterBatch(bad); err == nil {
 		r.violate(OracleResult, "%v: a batch with a range outside of its memory was registered", l)
