@@ -12,7 +12,7 @@
 // It imports lanes, netproto, reactor, segments and budgets; lanes/control deals accepted connections to it. The
 // machine decides how many streams there are and does nothing else; the drives act.
 //
-//	Transfer: leasing ▶ moving ▶ (Atomic READ: committing) ▶ done      failing ▶ done, when the kernel has let go
+//	Transfer: moving (leased with its first request) ▶ (Atomic READ: committing) ▶ done   failing ▶ done, when the kernel has let go
 //	Link:     absent ▶ connecting ▶ greeting ▶ ready ▶ absent          retained, for good
 //	Request:  queued ▶ posted ▶ chunks ▶ answered                      given up: its answer finds nobody (H-3)
 //	Session:  hello ▶ frames, one after the other, answers in order ▶ closed

@@ -168,9 +168,13 @@ func (p *Peer) post() {
 		list := &p.waiting[c]
 		for t := list.head; t != nil; t = list.head {
 			l := p.choose(c, t)
-			if l == nil || !l.issue(t) {
+			if l == nil {
 				break
 			}
+			if list.head != t || t.asked == 0 && !t.secure() { // it has ended with a stream that could not be opened
+				continue
+			}
+			l.issue(t)
 			list.remove(t)
 			if t.asked < t.Length {
 				list.append(t)

@@ -31,8 +31,8 @@ func (l *link) room(t *Transfer) bool {
 		(l.inFlight == 0 || l.inFlight+l.size(t) <= l.terms.InFlight)
 }
 
-// issue cuts the transfer's next request and queues it. It always can, once there is room.
-func (l *link) issue(t *Transfer) bool {
+// issue cuts the transfer's next request and queues it; there is room.
+func (l *link) issue(t *Transfer) {
 	pool := l.peer.pool
 	x := pool.take()
 	x.transfer, x.write, x.at, x.start = t, t.Direction == lanes.Write, t.at, t.asked
@@ -49,7 +49,6 @@ func (l *link) issue(t *Transfer) bool {
 		l.tail.next = x
 	}
 	l.tail = x
-	return true
 }
 
 // cut moves the transfer's place by up to n bytes, or by as many spans as one request may have.

@@ -399,6 +399,36 @@ func TestLocalRangesAreLeasedWhileTheyMove(t *testing.T) {
 	r.finish()
 }
 
+// Two engines that WRITE into each other's memory from that very memory never wait for each other: a transfer that waits for
+// credit holds no range, on which the other one's would wait whose answer it waits for.
+//
+// proves H-7, T-1, M-9
+func TestTransfersThatWaitForCreditHoldNoRange(t *testing.T) {
+	mappings(t)
+	for seed := range uint64(4) {
+		r := newRig(t, seed, simkernel.WorldOptions{})
+		c := setup{config: Config{ChunkBytes: 64, InFlightBytes: 64}}
+		one, other, there := r.pair(c, c)
+		nodes := [...]*node{one, other}
+		peers := [...]*Peer{one.peer(other), there}
+		memories := [...]*memory{one.register(64, netproto.ReadWrite, 1), other.register(64, netproto.ReadWrite, 2)}
+		var all []*attempt
+		for range 3 {
+			for i, n := range nodes {
+				a := n.ask(lanes.Write, memories[i], memories[1-i].ID())
+				a.Atomic = true
+				all = append(all, a.start(peers[i]))
+			}
+		}
+		for _, a := range all {
+			if o := r.wait(a); o.Err != nil {
+				t.Errorf("SEED=%d: %v", seed, o.Err)
+			}
+		}
+		r.finish()
+	}
+}
+
 // A success that comes before the kernel has let go of the payload ends the WRITE only when it has.
 //
 // proves H-5, G-8

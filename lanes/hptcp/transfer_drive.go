@@ -22,8 +22,9 @@ var errRange = errors.New("a span leaves the local registration, is empty, or th
 
 // state is where a transfer is.
 //
-//	idle ─Start─▶ leasing ─leased─▶ moving ─all answered─▶ committing (Atomic READ) ─▶ idle
-//	                 └─conflict too long─▶ idle   └─failure, end─▶ failing ─nothing with the kernel─▶ idle
+//	idle ─Start─▶ moving ─leased, posted, all answered─▶ committing (Atomic READ) ─▶ idle
+//	                │  └─conflict─▶ leasing ─later─▶ moving        └─conflict too long─▶ idle
+//	                └─failure, end─▶ failing ─nothing with the kernel─▶ idle
 type state uint8
 
 const (
@@ -152,37 +153,46 @@ func (t *Transfer) fits() bool {
 	return left == 0
 }
 
-// enter takes the lease, or waits a little for it, and joins the peer's queue.
+// enter joins the peer's queue.
 func (t *Transfer) enter() {
-	lane := t.peer.pool.lane
-	err := t.take()
-	if err == nil && t.Atomic && t.Direction == lanes.Read {
-		t.staging, err = lane.Arena.Get(t.Length)
-		if err != nil {
+	if t.Atomic && t.Direction == lanes.Read && !t.staging.Held() {
+		var err error
+		if t.staging, err = t.peer.pool.lane.Arena.Get(t.Length); err != nil {
 			t.end(lanes.Outcome{Err: &lanes.Fault{Cause: lanes.Exhausted, Stage: "staging", Err: err}, Drained: true})
 			return
 		}
 	}
+	t.state = stateMoving
+	t.peer.enqueue(t)
+}
+
+// secure takes the lease of a transfer whose first request can be posted now. Not before: one that waits for credit while it
+// holds a range would wait for an answer that may wait for that very range, where two write from the same memory to each other.
+// False: it waits a little for the range, or was refused, and is in no queue.
+func (t *Transfer) secure() bool {
+	err := t.take()
 	if err == nil {
-		t.state = stateMoving
-		t.peer.enqueue(t)
-		return
+		return true
 	}
+	lane := t.peer.pool.lane
+	t.peer.dequeue(t)
 	now := lane.Now()
 	if t.leaseBy == 0 {
 		t.leaseBy = min(now.After(leaseGrace), t.Deadline)
 	}
 	if now >= t.leaseBy {
 		t.end(lanes.Outcome{Err: &lanes.Fault{Cause: lanes.Conflicted, Stage: "lease", Err: err}, Drained: true})
-		return
+		return false
 	}
+	t.state = stateLeasing
 	lane.Counts.ConflictRetries.Add(1)
 	lane.Arm(&t.retry, t.backoff.Next(now, t.leaseBy), t)
+	return false
 }
 
 // take leases the local ranges. An Atomic READ leases them only for its commit.
 func (t *Transfer) take() (err error) {
-	if t.Atomic && t.Direction == lanes.Read && t.state == stateLeasing {
+	if t.Atomic && t.Direction == lanes.Read && t.state != stateCommitting {
 		return nil
 	}
 	access := segments.Exclusive
