@@ -1,6 +1,7 @@
 package hptcp
 
 import (
+	"syscall"
 	"testing"
 	"time"
 
@@ -89,6 +90,32 @@ func TestStreamsStayWithinTheTrailersLimit(t *testing.T) {
 		}
 		r.finish()
 	}
+}
+
+// A stream that cannot be opened again ends the large transfers that wait, though another one of the peer has room.
+//
+// proves H-4
+func TestLostStreamThatCannotReopenFailsWhoWaits(t *testing.T) {
+	mappings(t)
+	r := newRig(t, 3, simkernel.WorldOptions{})
+	var streams []*simkernel.Connection
+	r.world.OnConnect(func(c *simkernel.Connection) { streams = append(streams, c) })
+	source, requester, peer := r.pair(setup{}, setup{})
+	remote, local := source.register(1<<20, netproto.ReadWrite, 1), requester.register(1<<20, netproto.LocalOnly, 2)
+	peer.spread.count = 2
+	if o := r.wait(requester.ask(lanes.Read, local, remote.ID()).start(peer)); o.Err != nil || len(streams) != 2 {
+		t.Fatalf("%+v, %d streams", o, len(streams))
+	}
+	streams[0].Reset()
+	r.pass(soon)
+	requester.process.FailOpens(syscall.EMFILE, 1)
+	if f := fault(t, r.wait(requester.ask(lanes.Read, local, remote.ID()).start(peer))); f.Cause != lanes.Exhausted {
+		t.Errorf("%v", f)
+	}
+	if o := r.wait(requester.ask(lanes.Read, local, remote.ID()).start(peer)); o.Err != nil || !local.holds(1) {
+		t.Errorf("%+v", o)
+	}
+	r.finish()
 }
 
 // A small request beside large transfers takes hardly longer than alone: it has a stream of its own.
