@@ -1,6 +1,7 @@
 package world
 
 import (
+	"bytes"
 	"net/netip"
 	"slices"
 
@@ -131,6 +132,18 @@ func (o *op) mended(m *memory, open, free []bool) bool {
 		return o.patched(m.data[o.toAt:], open[o.toAt:])
 	}
 	return o.pieced(m.data[o.toAt:o.toAt+o.length], free[o.toAt:])
+}
+
+// beneath is what a split op left: what stands there, and where a later one of the same step has covered it with what cannot
+// be its own, what it would have brought last.
+func (o *op) beneath(data []byte, free []bool) []byte {
+	content, last := bytes.Clone(data[:o.length]), o.legal[len(o.legal)-1]
+	for i := range content {
+		if free[i] && !o.may(i, content[i]) {
+			content[i] = last[i]
+		}
+	}
+	return content
 }
 
 // patched says whether every open change is that of some legal content: pieces of a split op come from different moments.

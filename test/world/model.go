@@ -188,8 +188,11 @@ func (m *memory) change() int {
 	free := make([]bool, len(open)) // explained: whatever stood there before is hidden
 	done := m.peel(nil, open, free)
 	if slices.Contains(open[first:end], true) { // what came last may have left no trace
-		m.untraced(nil, free)
-		done = m.peel(done, open, free)
+		for before := -1; before < len(done); {
+			before = len(done)
+			m.untraced(nil, free)
+			done = m.peel(done, open, free)
+		}
 		if found := m.patchwork(done, open, free); len(found) > 0 { // what they cover may be a part of what came whole before
 			done = m.peel(append(done, found...), open, free)
 		}
@@ -288,17 +291,20 @@ func (o *op) may(i int, b byte) bool {
 
 // untraced marks where a copy of this process to itself may have written last without a trace, since what it wrote stood
 // there before the step: several of them may be done in one, and a range in which an earlier one wrote in between hides that.
+// A later one may have covered a part of it in turn, and one that comes in pieces may have brought some of them.
 func (m *memory) untraced(but *op, free []bool) {
-	for _, o := range m.targets {
-		if o == but || o.over || o.local.life != o.remote.life && !o.fast { // HP-TCP brings several requests in one step, too
-			continue
-		}
-		for _, content := range o.legal {
-			if bytes.Equal(content, m.data[o.toAt:o.toAt+o.length]) {
-				for i := range content {
-					free[o.toAt+i] = true
+	for again := true; again; {
+		again = false
+		for _, o := range m.targets {
+			if o == but || o.over || o.local.life != o.remote.life && !o.fast { // HP-TCP brings several requests in one step, too
+				continue
+			}
+			held, data := free[o.toAt:o.toAt+o.length], m.data[o.toAt:]
+			whole := slices.ContainsFunc(o.legal, func(content []byte) bool { return fits(content, data, held) })
+			for i := range held {
+				if !held[i] && (whole || o.direct && o.strewn() && o.may(i, data[i])) {
+					held[i], again = true, true
 				}
-				break
 			}
 		}
 	}
@@ -359,7 +365,7 @@ func (o *op) explains(m *memory, open, free []bool) []byte {
 		}
 	}
 	if o.split && o.mended(m, open, free) {
-		return bytes.Clone(m.data[o.toAt : o.toAt+o.length])
+		return o.beneath(m.data[o.toAt:], free[o.toAt:])
 	}
 	if o.many || o.loose && o.pieced(m.data[o.toAt:o.toAt+end], free[o.toAt:]) {
 		m.life.run.count("blind: many changes at the source")
