@@ -17,13 +17,15 @@ var (
 	errEvicted    = errors.New("evicted: its slot was needed for another peer")
 	errNoAddress  = errors.New("the peer has no address")
 	errHello      = errors.New("the source did not answer the hello in time")
-	errBesides    = errors.New("the stream was ended because another request on it ran out of time, was cancelled or had wrong bytes")
 	errOrder      = errors.New("a chunk out of order, or longer than agreed")
 	errAnswer     = errors.New("an answer that the request cannot have")
 	errMemory     = errors.New("no memory for what nobody wants")
 	castagnoli    = crc32.MakeTable(crc32.Castagnoli)
 	exhaustedCall = [...]syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM}
 )
+
+// ErrBesides is the reason of a transfer whose stream was ended on behalf of another one (the Err of a Fault).
+var ErrBesides = errors.New("the stream was ended because another request on it ran out of time, was cancelled or had wrong bytes")
 
 // linkState is where a stream to a source is.
 //

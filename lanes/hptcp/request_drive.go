@@ -536,7 +536,7 @@ func (l *link) forsake(t *Transfer, fault *lanes.Fault, atOnce bool) {
 
 // besides is what transfers are told whose stream ended because of another one, which has a fault of its own.
 func besides() *lanes.Fault {
-	return &lanes.Fault{Cause: lanes.Disconnected, Stage: "payload", Err: errBesides}
+	return &lanes.Fault{Cause: lanes.Disconnected, Stage: "payload", Err: ErrBesides}
 }
 
 // withdraw takes a request back that was never posted.

@@ -2,6 +2,7 @@ package world
 
 import (
 	"bytes"
+	"errors"
 	"net/netip"
 	"slices"
 
@@ -205,4 +206,31 @@ func (m *memory) retouched(o *op) {
 			return
 		}
 	}
+}
+
+// spoil notes that a submission has run out of time, or was cancelled: the data streams to its peers may end with it, and
+// with them requests of others.
+func (s *submission) spoil() {
+	if s.life.spoiled == nil {
+		s.life.spoiled = map[*life]bool{}
+	}
+	for _, o := range s.ops {
+		if o.fast {
+			s.life.spoiled[o.segment.peer] = true
+		}
+	}
+}
+
+// beside says whether another submission to the same peer explains that a stream was ended on its behalf.
+func (r *run) beside(s *submission, err error) bool {
+	o := s.failedOp(err)
+	if o == nil || !errors.Is(err, hptcp.ErrBesides) {
+		return false
+	}
+	for _, other := range s.life.open {
+		if other.deadline > 0 && r.net.Now() >= other.deadline { // its end may be told later
+			other.spoil()
+		}
+	}
+	return s.life.spoiled[o.segment.peer]
 }

@@ -255,8 +255,13 @@ func (r *run) expected(s *submission, err error) {
 	case errors.Is(err, orbitte.ErrUncovered), errors.Is(err, orbitte.ErrUnknownRegion), errors.Is(err, orbitte.ErrPermission):
 		r.wronglyRefused(s, err)
 	default:
+		if errors.Is(err, orbitte.ErrDeadline) || errors.Is(err, orbitte.ErrCancelled) {
+			s.spoil()
+		}
 		r.unfounded(s, err)
-		r.unexplained(s.life, err)
+		if !r.beside(s, err) {
+			r.unexplained(s.life, err)
+		}
 	}
 }
 

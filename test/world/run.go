@@ -105,8 +105,9 @@ type life struct {
 	queue        []queued // calls that wait behind it
 	epoch        orbitte.Epoch
 	direct       bool
-	copies       int           // requests to itself that were in flight before the step at hand
-	leaders      map[*life]*op // by peer: the first request of the newest submission whose frame went out
+	copies       int            // requests to itself that were in flight before the step at hand
+	spoiled      map[*life]bool // peers to which a request over HP-TCP ran out of time, or was cancelled
+	leaders      map[*life]*op  // by peer: the first request of the newest submission whose frame went out
 	memories     []*memory
 	ranges       []*registration
 	segments     []*segment

@@ -288,12 +288,18 @@ func (r *run) cancel(a faults.Action) string {
 		if s == nil || s.freed || !s.life.alive() {
 			return absent
 		}
+		s.spoil()
 		s.batch.Cancel()
 		return "ok"
 	}
 	l := r.life(a, faults.EngineOf)
 	if l == nil || l.caller == nil || l.caller.context == nil || l.caller.context.err != nil || l.caller.what == "close" {
 		return absent
+	}
+	for _, s := range l.open {
+		if s.batch == nil {
+			s.spoil()
+		}
 	}
 	l.caller.context.end(context.Canceled)
 	return "ok"
