@@ -53,6 +53,7 @@ var constants = map[string]struct {
 
 	"Fence": {"IBV_SEND_FENCE", uint64(verbs.Fence)}, "Signaled": {"IBV_SEND_SIGNALED", uint64(verbs.Signaled)},
 	"Solicited": {"IBV_SEND_SOLICITED", uint64(verbs.Solicited)}, "Inline": {"IBV_SEND_INLINE", uint64(verbs.Inline)},
+	"WithImmediate": {"IBV_WC_WITH_IMM", uint64(verbs.WithImmediate)},
 
 	"WorkSuccess": {"IBV_WC_SUCCESS", uint64(verbs.WorkSuccess)}, "WorkLocalLength": {"IBV_WC_LOC_LEN_ERR", uint64(verbs.WorkLocalLength)},
 	"WorkLocalPair": {"IBV_WC_LOC_QP_OP_ERR", uint64(verbs.WorkLocalPair)}, "WorkLocalContext": {"IBV_WC_LOC_EEC_OP_ERR", uint64(verbs.WorkLocalContext)},

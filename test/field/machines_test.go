@@ -33,8 +33,13 @@ var machines = []machine{
 	{"lanes/control", "channelState", []string{"channelAbsent", "channelRetained"}, map[string]string{
 		"channelRetained": "only a descriptor that the system refuses to close leads there (SPEC G-9); nothing is queued on it any more",
 	}},
-	// A session has no state in which it may stay: it ends with its stream.
-	{"lanes/control", "sessionState", nil, nil},
+	// A session has no state in which it may stay: it ends with its stream. The frames of this walk are served one after the
+	// other; what a session does that owes several answers, lanes/control's tests of detached frames show.
+	{"lanes/control", "sessionState", nil, map[string]string{
+		"sessionFull":     "only questions of RDMA, which are served side by side, lead there",
+		"sessionHeld":     "only a frame behind such questions waits so",
+		"sessionRefusing": "only a frame behind such questions is refused so",
+	}},
 	{"lanes/control", "notifyStage", []string{"notifyDone"}, nil},
 	{".", "TaskState", []string{"TaskSucceeded", "TaskFailed", "TaskSkipped"}, nil},
 	// A batch's group is waited for by nobody else: waitingLeft belongs to a caller that returned ErrUnquiesced.
