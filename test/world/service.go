@@ -50,7 +50,11 @@ func (r *run) visit(l *life) {
 		if places := s.config.Int(faults.PeerSegments); places != 0 && places < len(r.slots)-1 {
 			continue // all the others come at once, and there is no place for so many
 		}
-		if err := r.reach(l, peer); err != nil {
+		err := r.reach(l, peer)
+		if errors.Is(err, orbitte.ErrExhausted) && (l.keeps || l.retainsGPU()) {
+			continue // what is not proven to be quiet stays charged, and may be all that the limits admit
+		}
+		if err != nil {
 			r.violate(OracleService, "%v cannot open %v, though all faults are over: %v", l, peer, err)
 			return
 		}
