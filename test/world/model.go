@@ -310,12 +310,14 @@ func (m *memory) untraced(but *op, free []bool) {
 	}
 }
 
-// hiddenBy says whether later copies of the same process may have covered what the op left, in the step in which it ended.
+// hiddenBy says whether later ones of the same process, or over HP-TCP, may have covered what the op left, in the step in which
+// it ended, and left there what stood there before.
 func (o *op) hiddenBy() bool {
-	if o.local.life != o.remote.life || o.to.closed {
+	own := o.local.life == o.remote.life
+	if o.length == 0 || !own && !o.fast || o.to.closed {
 		return false
 	}
-	if o.local.life.copies >= tangledMin { // what stood there between two of them, nobody saw
+	if own && o.local.life.copies >= tangledMin { // what stood there between two of them, nobody saw
 		o.submission.life.run.count("blind: tangled copies")
 		return true
 	}

@@ -204,7 +204,8 @@ func (r *run) succeeded(o *op) {
 	if o.from.gpu || o.to.gpu {
 		r.count("cuda: ok")
 	}
-	if !o.matched && o.length > 0 && !o.hiddenBy() {
+	o.matched = o.matched || o.hiddenBy()
+	if !o.matched && o.length > 0 {
 		r.violate(OracleResult, "%v: %v succeeded, but its destination never held what its source held", o.submission.life, o)
 	}
 	if !o.permitted() {
