@@ -134,6 +134,7 @@ type need struct {
 // is part of its owner and can be used again.
 //
 //	idle ──fetch──▶ away (cold loop) ──▶ idle: provisioned
+//	                  └──no fresh index──▶ away (borrow) ──▶ idle: provisioned
 type provision struct {
 	errand  errand
 	rails   *Rails
@@ -225,6 +226,13 @@ func (p *provision) arrive(lacks []need) {
 			rail.stock.putWindow(w)
 		}
 	}
+	if !p.borrows() {
+		p.end()
+	}
+}
+
+// end tells the owner.
+func (p *provision) end() {
 	p.rails.pending--
 	p.owner.provisioned(p.err)
 	p.rails.settle()
@@ -266,6 +274,7 @@ type upper struct {
 	running     *Transfer // all that have begun and not ended
 	turns       turnstile
 	sweeps      uint64
+	borrowing   int  // provisions that look for windows on other lanes
 	serving     bool // true exactly inside serve
 	again       bool
 	tiers       Tiers // towards memory whose node is not known
