@@ -135,9 +135,12 @@ func (e *Error) advice() advice {
 	}
 	var unreached *hptcp.UnreachedError
 	var path *rdma.NoPath
+	var pair *rdma.UnreachedError
 	switch {
 	case e.Class == ErrUnavailable && errors.As(e.Cause, &path):
 		return advice{advices[ErrUnavailable].known, noPathRemedy}
+	case errors.As(e.Cause, &pair):
+		return advice{"two devices could not be connected, before anything was granted or moved", noPairRemedy}
 	case e.Class == ErrExhausted:
 		return e.exhaustion()
 	case e.Class == ErrUnreachable && errors.As(e.Cause, &unreached):
@@ -148,6 +151,8 @@ func (e *Error) advice() advice {
 	}
 	return advices[e.Class]
 }
+
+const noPairRemedy = "let the two devices reach each other, or keep them apart with RDMA.DeviceMask or Whitelist here (`orbitte devices` on both hosts); the source's log may say more"
 
 const noPathRemedy = "bring a port up, or let Config.RDMA.DeviceMask and the pins of both sides allow devices of one kind of network (`orbitte devices` shows them), then submit again; or name another transport"
 

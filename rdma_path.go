@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/orbitte/orbitte/lanes/rdma"
 	"github.com/orbitte/orbitte/netproto"
@@ -38,7 +39,8 @@ func (e *Engine) preflightRDMA(s *Segment) error {
 
 // Path says which way the payload of a request would take now: "tcp", "tcp direct", "local copy", "hptcp", "hptcp, crc32c", or for RDMA how both
 // sides' memory is used and which pairs of devices share the slices, such as "rdma, direct: mlx5_0 to mlx5_0, mlx5_1 to
-// mlx5_1". READ and WRITE are told apart, so that neither takes a slower way unseen (field case F-68); Report.Path says it
+// mlx5_1". Behind that are pairs of devices that could not be connected, with the reason, which slices take only when there
+// is no other. READ and WRITE are told apart, so that neither takes a slower way unseen (field case F-68); Report.Path says it
 // after the transfer. It asks nobody: what the peer published is as old as the segment's last Refresh. The error is what
 // a request would be refused with: ErrUnavailable, ErrInvalid, ErrClosed.
 func (s *Segment) Path(op Operation, transport Transport) (string, error) {
@@ -63,11 +65,12 @@ func (s *Segment) path(op Operation, transport Transport, p placing) (string, er
 	case s.Local():
 		return "local copy", nil
 	case transport == TransportRDMA:
-		ways, err := s.engine.rdma.transport.Ways(s.view().Descriptor().RDMA.Paths)
+		view, now := s.view(), s.engine.clock().Now()
+		ways, err := s.engine.rdma.transport.Ways(view.Epoch(), view.Descriptor().RDMA.Paths, int64(now))
 		if err != nil { // a port went down this moment
 			return "", &Error{Index: -1, Class: ErrUnavailable, Cause: err}
 		}
-		return s.engine.rdma.way(s, ways, p), nil
+		return s.engine.rdma.way(s, ways, p) + s.engine.rdma.gaps(view.Epoch(), view.Descriptor().RDMA.Paths, int64(now)), nil
 	case transport == TransportHPTCP:
 		return s.engine.hptcpWay(), nil
 	case s.engine.policy.Direct:
@@ -101,6 +104,20 @@ func (p *rdmaPart) way(s *Segment, ways []rdma.Path, where placing) string {
 		text.WriteString(separator + p.nameOf(w.Local) + " to " + remoteName(paths.Paths, w.Remote))
 	}
 	return text.String()
+}
+
+// gaps are the pairs of devices that other ones are preferred to, since no connection could be built between them.
+func (p *rdmaPart) gaps(peer Epoch, paths []netproto.Path, now int64) string {
+	var text strings.Builder
+	for _, g := range p.transport.GapsTo(peer, now) {
+		fmt.Fprintf(&text, "; %s to %s: not reachable since %v ago, to be tried again in %v: %s",
+			p.nameOf(g.Local), remoteName(paths, g.Remote), rounded(now-g.Since), rounded(g.Until-now), g.Reason)
+	}
+	return text.String()
+}
+
+func rounded(nanoseconds int64) time.Duration {
+	return time.Duration(nanoseconds).Round(time.Millisecond)
 }
 
 // stagedHere says whether this side stages, whose host memory may be staged.

@@ -3,6 +3,7 @@ package orbitte
 import (
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/orbitte/orbitte/verbs"
 )
@@ -30,6 +31,21 @@ type RDMAStats struct {
 	Staged uint64
 	// LateCompletions paid nobody.
 	LateCompletions uint64
+	// Unreached lists the pairs of devices between which this engine, as requester, could not build a connection lately, at
+	// most 256. Other pairs are preferred to them for a time.
+	Unreached []RDMAUnreached
+}
+
+// RDMAUnreached is a pair of devices that could not be connected. It is forgotten when it can be, when the local device gets
+// its address back, and when it is of no use any more.
+type RDMAUnreached struct {
+	Peer           Epoch
+	NIC, RemoteNIC int // stable IDs, here and at the peer
+	Times          int // failures in a row
+	// Since is how long ago the first of them was, and For how long other pairs are still preferred; 0: it is tried again
+	// when its turn comes.
+	Since, For time.Duration
+	Reason     string
 }
 
 // RDMADevice is one device as the engine sees it.
@@ -64,6 +80,13 @@ func (p *rdmaPart) stats() *RDMAStats {
 		ConnectionsFailed: t.Failed, ConnectionsGone: t.Gone, ConnectionsRetained: t.RetainedConnections,
 		GrantsAsked: g.Asked, CacheMisses: g.Misses, GrantRetries: g.Retries, GrantsSurrendered: g.Surrendered, Abandoned: g.Abandoned,
 		Granted: g.Granted, Received: g.Received, Revoked: g.Revoked, Violations: g.Violations, Staged: g.Staged, LateCompletions: t.LateCompletions,
+	}
+	now := int64(p.engine.clock().Now())
+	for _, g := range p.transport.Gaps() {
+		s.Unreached = append(s.Unreached, RDMAUnreached{
+			Peer: g.Peer, NIC: int(g.Local), RemoteNIC: int(g.Remote), Times: g.Times,
+			Since: time.Duration(now - g.Since), For: time.Duration(max(0, g.Until-now)), Reason: g.Reason,
+		})
 	}
 	for nic, slot := range p.transport.Slots() {
 		s.Devices = append(s.Devices, p.deviceOf(nic, slot))

@@ -234,6 +234,7 @@ func (b *builder) connected(reactor.Instant) {
 		return
 	}
 	c.rails.transport.counts.built.Add(1)
+	c.rails.transport.closeGaps(func(g *Gap) bool { return g.joins(c.OtherEpoch, c.Device.NIC, c.OtherNIC) })
 	c.rails.built(c)
 	if q := b.claim; q != nil {
 		q.use(c.array)
@@ -301,6 +302,9 @@ func (b *builder) fail(stage string) {
 			cause = lanes.Exhausted
 		}
 		err = fault(cause, stage, err)
+	}
+	if b.unreachable() {
+		err = b.bar(err.(*lanes.Fault))
 	}
 	b.tell()
 	c.buildFailed(err, b.left)

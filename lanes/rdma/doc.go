@@ -16,8 +16,8 @@
 //
 // Machines import budgets, lanes, netproto and segments; drives import reactor, verbs, cuda, lanes/control and lanes/staging as well. Rails and
 // all below them belong to their lane's thread. Slow native calls run on the cold loop, and what they were about comes
-// home by letter. Lanes meet in the budgets, in the devices (atomic), and in letters: a farewell that reached another
-// lane than its connection's, the search for places of idle connections, the state of a device. Register and Retire
+// home by letter. Lanes meet in the budgets, in the devices and the list of gaps (atomic), and in letters: a farewell that reached another
+// lane than its connection's, the search for places of idle connections and for idle windows, the state of a device. Register and Retire
 // belong to one goroutine at a time.
 //
 // The states of a connection and of the array behind it:
@@ -37,6 +37,8 @@
 //	parent      stocking ─▶ (filling) ─▶ binding ─▶ answering ─▶ granted ──receipts and DONE──▶ (commit, or all torn down and flushed) ─▶ idle
 //	            any ──failure, ABANDON, deadline──▶ revoking ─▶ idle
 //
+//	pair of NICs (not known) ──no connection could be built──▶ barred: others first ──30 s to 5 min──▶ tried again
+//
 //	device      active ──port or address changed──▶ paused, connections drained ──address again, no pair left──▶ active
 //	            both ──fatal event──▶ fenced
 //
@@ -45,7 +47,8 @@
 // key names the requester's incarnation, since several lanes of one requester build connections that are otherwise equal.
 // max_grants counts parents; their slices are bounded by the receives of the pairs, which the requester knows from the
 // descriptor and waits for, so that a full source refuses nobody it could serve. A refusal for lack of room (status 6),
-// or of a leased range, comes before any authority and is asked again for 100 ms; only status 12 builds anew. A
+// or of a leased range, comes before any authority and is asked again for 100 ms; only status 12 builds anew, and,
+// once, a connection that could not be built, over other NICs: that is before any question for grants. A
 // failed transfer ends the grants that it does not use by their bindings, so that pairs which are well stay so for others;
 // a key that may be known is otherwise taken back only with its pair in error. A lost control stream revokes nothing by
 // itself, since an idle one may be closed at any time: the source's deadline does. Staged transfers have one connection

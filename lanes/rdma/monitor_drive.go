@@ -148,6 +148,7 @@ func (w *deviceWatch) decide(l *look) bool {
 			return false // pairs of the old address are left: the next look asks again
 		}
 		w.device.transport.counts.recoveries.Add(1)
+		w.device.transport.closeGaps(func(g *Gap) bool { return g.Local == w.device.NIC })
 		return true
 	}
 	return false

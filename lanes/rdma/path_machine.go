@@ -22,6 +22,7 @@ type Path struct {
 	Local, Remote uint8 // stable IDs
 	Tier          uint8 // of the local NIC towards the memory; 0 is nearest
 	SameName      bool
+	Barred        int64 // until when other pairs are preferred, since no connection could be built; 0: not barred
 }
 
 func (p Path) String() string {
@@ -57,13 +58,17 @@ type Tiers [netproto.PathsMax]uint8
 // Selector chooses a path for each slice (SPEC R-3). It belongs to one lane.
 type Selector struct {
 	Mask uint64 // a bit for each NIC that may be used; 0: all (SPEC R-1)
-	next int    // stable ID with which the next search among equals begins
+	Gaps []Gap  // pairs of NICs that could not be connected; those to Peer count
+	Peer netproto.Epoch
+	Now  int64 // in nanoseconds, on the clock of the gaps
+	next int   // stable ID with which the next search among equals begins
 }
 
 // Choose takes, of the local NICs that the mask allows, that are active and have a compatible remote path: those of the
 // best tier, of them the one with the fewest charged bytes, and of equal ones the next in turn. The remote NIC is the
 // one of the same name, if its path is compatible, otherwise the one of the same stable ID, otherwise the first
-// compatible one. It allocates only when it refuses, with *NoPath.
+// compatible one. A pair that could not be connected a short while ago is taken only when there is no other, and then
+// the one that is to be tried again first. It allocates only when it refuses, with *NoPath.
 func (s *Selector) Choose(rails []LocalNIC, remote []netproto.Path, tiers *Tiers, loads *Loads) (Path, error) {
 	best, found := Path{}, false
 	for i := range rails {
@@ -71,11 +76,11 @@ func (s *Selector) Choose(rails []LocalNIC, remote []netproto.Path, tiers *Tiers
 		if !s.allows(r.NIC) || !r.Active {
 			continue
 		}
-		to, ok := match(r, remote)
-		if !ok {
+		to, barred := s.match(r, remote)
+		if to == nil {
 			continue
 		}
-		p := Path{Local: r.NIC, Remote: to.NIC, Tier: tiers[r.NIC], SameName: to.Name == r.Name}
+		p := Path{Local: r.NIC, Remote: to.NIC, Tier: tiers[r.NIC], SameName: to.Name == r.Name, Barred: barred}
 		if !found || s.better(p, best, loads) {
 			best, found = p, true
 		}
@@ -90,6 +95,9 @@ func (s *Selector) Choose(rails []LocalNIC, remote []netproto.Path, tiers *Tiers
 func (s *Selector) allows(nic uint8) bool { return s.Mask == 0 || s.Mask&(1<<nic) != 0 }
 
 func (s *Selector) better(a, b Path, loads *Loads) bool {
+	if a.Barred != b.Barred {
+		return a.Barred < b.Barred
+	}
 	if a.Tier != b.Tier {
 		return a.Tier < b.Tier
 	}
@@ -108,21 +116,27 @@ func (s *Selector) turns(nic uint8) int {
 // as one of pairs: the NICs of both sides are paired by rising stable ID, each with the same one, and only one that has no
 // such partner takes the lowest. Read as "the lowest remote NIC for every local one" it would have hosts that name their
 // devices differently, such as the two ends of test/vm, all meet at one NIC, which wires that do not reach each other cannot.
-func match(r *LocalNIC, remote []netproto.Path) (*netproto.Path, bool) {
-	var first *netproto.Path
+//
+// A pair that is barred comes after all that are not, and of barred ones the one whose time ends first; nil: none is compatible.
+func (s *Selector) match(r *LocalNIC, remote []netproto.Path) (first *netproto.Path, until int64) {
 	for i := range remote {
 		p := &remote[i]
 		if !compatible(r, p) {
 			continue
 		}
-		if p.Name == r.Name {
-			return p, true
-		}
-		if first == nil || p.NIC == r.NIC || p.NIC < first.NIC && first.NIC != r.NIC {
-			first = p
+		if barred := s.barred(r, p); first == nil || barred < until || barred == until && closer(r, p, first) {
+			first, until = p, barred
 		}
 	}
-	return first, first != nil
+	return first, until
+}
+
+// closer is the order of remote paths for one local NIC.
+func closer(r *LocalNIC, a, b *netproto.Path) bool {
+	if x, y := a.Name == r.Name, b.Name == r.Name; x || y {
+		return x && !y
+	}
+	return b.NIC != r.NIC && (a.NIC == r.NIC || a.NIC < b.NIC)
 }
 
 // compatible says whether a connection between two NICs can be tried: both active, on one kind of link, and on Ethernet

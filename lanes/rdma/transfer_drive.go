@@ -72,6 +72,8 @@ type Transfer struct {
 	places     int    // of the lane's turnstile
 	wanted     int
 	crowded    *lanes.Fault // why it got too few connections; nil: it did not
+	gap        *lanes.Fault // why a pair of NICs could not be connected, before or after which others are tried; nil: all could
+	detoured   bool         // true exactly when others were tried
 	filled     bool         // staged WRITE: true exactly when staging has the payload
 	roomy      bool         // true exactly while receives of the peer are reserved
 	next       *Transfer
@@ -206,7 +208,7 @@ func (t *Transfer) reset(r *Rails, p *Peer) {
 	t.used, t.owed, t.closing, t.copied = 0, 0, 0, 0
 	t.slots, t.grants = t.slots[:0], t.grants[:0]
 	t.pausing, t.filled, t.forced, t.retiring, t.asked, t.away, t.roomy = false, false, false, false, false, false, false
-	t.flushed, t.crowded = false, nil
+	t.flushed, t.crowded, t.gap, t.detoured = false, nil, nil, false
 	t.backoff, t.roomBy, t.by, t.yields, t.yielding = lanes.Backoff{}, 0, 0, 0, false
 	if t.encodeGrants == nil { // once, so that later runs allocate nothing
 		t.encodeGrants = func(dst []byte) []byte { return netproto.AppendGrantRequest(dst, &t.request) }
@@ -229,9 +231,13 @@ func (t *Transfer) connect() {
 		return
 	}
 	for i := range cut.Count {
-		path, err := r.Choose(t.peer.Paths, r.tiersOf(t.Tiers))
+		path, err := r.choose(t.peer, r.tiersOf(t.Tiers))
 		if err != nil {
 			t.fail(fault(lanes.Unreachable, "path", err))
+			return
+		}
+		if t.gap != nil && path.Barred != 0 {
+			t.fail(t.gap)
 			return
 		}
 		l := t.legFor(path, t.Remote == RemoteDirect)
@@ -299,9 +305,12 @@ func (t *Transfer) claimed(l *leg) {
 		if !ok {
 			f = fault(lanes.Unreachable, "RDMA connection", err)
 		}
-		if t.crowds(f) {
+		switch {
+		case t.crowds(f):
 			t.crowded = f
-		} else {
+		case t.detours(f):
+			t.gap = f
+		default:
 			t.fail(f)
 		}
 	}
@@ -335,6 +344,8 @@ func (t *Transfer) step() {
 		case t.owed > 0:
 		case t.crowded != nil:
 			t.stepAside()
+		case t.gap != nil && !t.detoured:
+			t.detour()
 		default:
 			t.enter(transferRoom)
 		}

@@ -12,6 +12,7 @@ import (
 //	connecting ─▶ room ─▶ stocking ─▶ leasing ─▶ granting ─▶ moving ─▶ receipt ─▶ [commit] ─▶ [parting] ─▶ ended
 //	     ▲                                          │ cache miss: at most twice (SPEC R-15)
 //	     └──────────────────────────────────────────┘
+//	connecting ──a pair of NICs could not be connected──▶ connecting over others, once
 //	granting … receipt ──failure──▶ halting ─▶ [abandoning] ─▶ [parting] ─▶ ended
 //	before granting    ──failure──▶ [parting] ─▶ ended
 type transferStage uint8

@@ -24,6 +24,7 @@ type Transport struct {
 	monitor monitor
 	counts  counters
 
+	gaps    atomic.Pointer[[]Gap] // what it points to never changes
 	grants  grantCounts
 	closing errand
 	state   atomic.Uint32 // transportState

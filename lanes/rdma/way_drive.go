@@ -11,18 +11,19 @@ func (t *Transport) Reach(remote []netproto.Path) error {
 		if !s.allows(local.NIC) || !local.Active {
 			continue
 		}
-		if _, ok := match(&local, remote); ok {
+		if to, _ := s.match(&local, remote); to != nil {
 			return nil
 		}
 	}
-	_, err := t.Ways(remote)
+	_, err := t.Ways(netproto.Epoch{}, remote, 0)
 	return err
 }
 
-// Ways are the pairs of NICs that slices to a peer with these paths may take now: those of the best tier towards memory
+// Ways are the pairs of NICs that slices to a peer with these paths may take at an instant (nanoseconds of the engine's
+// clock): those that could be connected, or of which that is not known, of them those of the best tier towards memory
 // whose node is not known, by rising NIC ID. Any goroutine.
-func (t *Transport) Ways(remote []netproto.Path) (ways []Path, err error) {
-	s := Selector{Mask: t.config.Mask}
+func (t *Transport) Ways(peer netproto.Epoch, remote []netproto.Path, now int64) (ways []Path, err error) {
+	s := Selector{Mask: t.config.Mask, Gaps: t.Gaps(), Peer: peer, Now: now}
 	tiers := t.HostTiers(-1)
 	var locals []LocalNIC
 	for _, d := range t.devices {
@@ -31,15 +32,15 @@ func (t *Transport) Ways(remote []netproto.Path) (ways []Path, err error) {
 		if !s.allows(local.NIC) || !local.Active {
 			continue
 		}
-		to, ok := match(&local, remote)
-		if !ok {
+		to, barred := s.match(&local, remote)
+		if to == nil {
 			continue
 		}
-		way := Path{Local: local.NIC, Remote: to.NIC, Tier: tiers[local.NIC], SameName: to.Name == local.Name}
-		if len(ways) > 0 && way.Tier < ways[0].Tier {
+		way := Path{Local: local.NIC, Remote: to.NIC, Tier: tiers[local.NIC], SameName: to.Name == local.Name, Barred: barred}
+		if len(ways) > 0 && (way.Barred < ways[0].Barred || way.Barred == ways[0].Barred && way.Tier < ways[0].Tier) {
 			ways = ways[:0]
 		}
-		if len(ways) == 0 || way.Tier == ways[0].Tier {
+		if len(ways) == 0 || way.Barred == ways[0].Barred && way.Tier == ways[0].Tier {
 			ways = append(ways, way)
 		}
 	}
