@@ -19,7 +19,7 @@ const (
 
 // hostRest is how long the host stays away after it saw guests come and go; guests put its return off before half
 // of it is over, so that it need not wake, and take a CPU, to see that there are still some. What arrives after the last
-// guest has left, and was not posted, waits for so long at most.
+// guest has left, and was not posted, waits for twice as long at most.
 const hostRest = 200 * time.Microsecond
 
 // GuestKernel is a Kernel that lets one thread wait while another one makes all other calls.
