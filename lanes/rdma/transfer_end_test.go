@@ -20,7 +20,7 @@ func eachStep(t *testing.T, stride int, prepare func() *ends, happen func(e *end
 	for _, d := range []int{0, 1} {
 		outcomes := map[string]int{}
 		for first := 0; first < stride && len(outcomes) < 3; first++ { // a short transfer is gone through more finely
-			sweep(t, d, first, stride, outcomes, prepare, happen, after)
+			everyStep(t, d, first, stride, outcomes, prepare, happen, after)
 		}
 		if len(outcomes) < 3 {
 			t.Errorf("it met the stages %v only", outcomes)
@@ -28,8 +28,8 @@ func eachStep(t *testing.T, stride int, prepare func() *ends, happen func(e *end
 	}
 }
 
-// sweep is eachStep for one direction, from one first step on; it counts the stages in which the transfers failed.
-func sweep(t *testing.T, d, first, stride int, outcomes map[string]int, prepare func() *ends, happen func(e *ends, x *trial), after func(e *ends, x *trial)) {
+// everyStep is eachStep for one direction, from one first step on; it counts the stages in which the transfers failed.
+func everyStep(t *testing.T, d, first, stride int, outcomes map[string]int, prepare func() *ends, happen func(e *ends, x *trial), after func(e *ends, x *trial)) {
 	t.Helper()
 	for n := first; ; n += stride {
 		e := prepare()
