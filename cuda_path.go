@@ -20,7 +20,7 @@ func (e *Engine) placingOf(r *Request, local *segments.Registration, region *net
 	p := placing{here: local.Backing().Kind() == segments.Device, there: region.Memory == netproto.MemoryCUDA}
 	if p.any() && r.Transport == TransportRDMA && !r.Segment.Local() {
 		p.hereDirect = p.here && e.config.RDMA.DeviceMemory == DeviceDirect
-		p.thereDirect = p.there && gpuDirect(r.Segment.view().Descriptor().Capabilities, region) != ""
+		p.thereDirect = p.there && r.RemoteSlots == 0 && gpuDirect(r.Segment.view().Descriptor().Capabilities, region) != ""
 	}
 	return p
 }

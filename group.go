@@ -111,7 +111,7 @@ func (g *group) resolve(requests []Request) (total uint64, err error) {
 			g.rdma = &rdma.Transfer{Done: func(x *rdma.Transfer) { g.rdmaEnded(x) }}
 		}
 		if r.slots > 0 && g.directed == nil {
-			g.directed = &delegate.Transfer{Done: func(x *delegate.Transfer) { g.taskEnded(x.Outcome) }}
+			g.directed = &delegate.Transfer{Done: func(x *delegate.Transfer) { g.directedEnded(x) }}
 		}
 		if r.transport == TransportHPTCP && g.fast == nil {
 			g.fast = newCarrier(g)
@@ -184,12 +184,12 @@ func (g *group) Receive(*reactor.Letter, reactor.Instant) {
 		c.Start(g.where.Load().lane)
 		return
 	}
-	if t.transport == TransportRDMA {
-		g.startRDMA(t)
-		return
-	}
 	if t.slots > 0 && t.size > 0 {
 		g.startDirected(t)
+		return
+	}
+	if t.transport == TransportRDMA {
+		g.startRDMA(t)
 		return
 	}
 	g.pair.start(t, g.deadline)
@@ -386,7 +386,7 @@ func (g *group) carriedBy(t *task) string {
 	case t.segment.peer == nil:
 		return "local copy"
 	case t.transport == TransportRDMA:
-		return g.engine.rdma.way(t.segment, g.ways, t.placing)
+		return g.engine.rdma.way(t.segment, g.ways, t.placing) + g.slotsWay(t)
 	case t.transport == TransportHPTCP:
 		return g.engine.hptcpWay()
 	case g.engine.policy.Direct:

@@ -85,6 +85,9 @@ func (e *Engine) buildRDMA() error {
 			return unusable(err)
 		}
 		r.rails.Serve(r.server)
+		if r.pins != nil {
+			r.rails.Source().Pinned(r.pins)
+		}
 	}
 	return nil
 }

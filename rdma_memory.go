@@ -125,10 +125,6 @@ func (p *rdmaPart) copies(r *segments.Registration) int64 {
 // preflight asks the library whether so much more may be locked, before the first page is pinned (field case F-62). A
 // library that cannot tell decides at each registration.
 func (p *rdmaPart) preflight(fresh []*segments.Registration) error {
-	library, able := p.engine.config.Verbs.(interface{ Preflight(bytes uint64) error })
-	if !able {
-		return nil
-	}
 	bytes := uint64(0)
 	for _, r := range fresh {
 		if r.Backing().Kind() == segments.Device || !p.registers(r.Backing()) { // no page of the host's is locked
@@ -136,16 +132,26 @@ func (p *rdmaPart) preflight(fresh []*segments.Registration) error {
 		}
 		bytes += r.Length() * uint64(len(p.transport.Devices())) * uint64(p.copies(r))
 	}
-	return library.Preflight(bytes)
+	return p.locks(bytes)
+}
+
+// locks asks the library whether so many bytes more may be locked.
+func (p *rdmaPart) locks(bytes uint64) error {
+	if library, able := p.engine.config.Verbs.(interface{ Preflight(bytes uint64) error }); able {
+		return library.Preflight(bytes)
+	}
+	return nil
 }
 
 // register attaches the native registration. The caller has p.native.
-func (p *rdmaPart) register(r *segments.Registration) error {
+func (p *rdmaPart) register(r *segments.Registration) error { return p.registerBy(r, p.reach) }
+
+func (p *rdmaPart) registerBy(r *segments.Registration, reach func(*segments.Registration) (*rdma.Registered, error)) error {
 	if p.memory.isClosed() {
 		return &Error{Index: -1, Class: ErrClosed}
 	}
 	m := &nativeMemory{part: p, registration: r, backing: r.Backing(), what: r.Range().String()}
-	registered, err := p.reach(r)
+	registered, err := reach(r)
 	if err != nil {
 		var left *rdma.RollbackError
 		if errors.As(err, &left) {

@@ -163,6 +163,9 @@ func (e *Engine) publish(specs []segments.Spec, ranges []Range) (inner []*segmen
 	if err := e.prepareDevices(specs); err != nil {
 		return nil, nil, err
 	}
+	if undone, err := e.reachSlots(); err != nil {
+		return nil, undone, err
+	}
 	prepare := func(fresh []*segments.Registration) (failed int, err error) {
 		failed, undone, err = e.rdma.prepare(fresh)
 		return failed, err

@@ -2,15 +2,18 @@ package orbitte
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/orbitte/orbitte/lanes/delegate"
+	"github.com/orbitte/orbitte/lanes/rdma"
 	"github.com/orbitte/orbitte/lanes/tcp"
 	"github.com/orbitte/orbitte/netproto"
+	"github.com/orbitte/orbitte/segments"
 )
 
 var (
 	errSlots         = errors.New("RemoteSlots must be 0 to 16")
-	errSlotsElse     = errors.New("remote slots carry payload over TransportTCP only")
+	errSlotsElse     = lacking("remote slots carry payload over TransportTCP and TransportRDMA only", "name one of these, or leave RemoteSlots at 0")
 	errNoSlots       = errors.New("this engine does not direct the staging of peers: Config.RemoteStaging is not set")
 	errPeerNoSlots   = errors.New("the peer offers no remote staging: it was opened without Config.RemoteStaging or without Config.CUDA")
 	errOwnSlots      = errors.New("the segment is the engine's own, whose requests are copies in this process; leave RemoteSlots at 0")
@@ -22,7 +25,7 @@ func (e *Engine) preflightSlots(r *Request) error {
 	switch {
 	case r.RemoteSlots < 0 || r.RemoteSlots > netproto.PinSlotsMax:
 		return &Error{Class: ErrInvalid, Cause: errSlots}
-	case r.Transport != TransportTCP:
+	case r.Transport != TransportTCP && r.Transport != TransportRDMA:
 		return &Error{Class: ErrUnavailable, Cause: errSlotsElse}
 	case e.config.RemoteStaging == nil:
 		return &Error{Class: ErrUnavailable, Cause: errNoSlots}
@@ -41,13 +44,64 @@ func (e *Engine) offerSlots(r *runner, payload *tcp.Service) {
 	}
 }
 
+// reachSlots registers the slots of all lanes with the RDMA devices: once, before the first device memory is visible, so
+// that nobody has one yet. A failure leaves what was before, once undone has ended. The caller has Engine.registering.
+func (e *Engine) reachSlots() (undone []*ending, err error) {
+	if e.rdma == nil || !e.config.offersSlots() {
+		return nil, nil
+	}
+	var fresh []*segments.Registration
+	for _, stage := range e.cuda.stages {
+		for _, r := range stage.Slots() {
+			if rdma.Of(r) == nil {
+				fresh = append(fresh, r)
+			}
+		}
+	}
+	if len(fresh) == 0 {
+		return nil, nil
+	}
+	return e.rdma.prepareSlots(fresh)
+}
+
+func (p *rdmaPart) prepareSlots(fresh []*segments.Registration) (undone []*ending, err error) {
+	if err := p.locks(uint64(len(fresh)) * fresh[0].Length() * uint64(len(p.transport.Devices()))); err != nil {
+		return nil, err
+	}
+	p.native.Lock()
+	for i, r := range fresh {
+		if err = p.registerBy(r, p.reachSlot); err != nil {
+			undone = p.undo(fresh[:i])
+			err = fmt.Errorf("slot %d of %d of Config.RemoteStaging, %d bytes, on the RDMA devices: %w", i+1, len(fresh), r.Length(), err)
+			break
+		}
+	}
+	p.native.Unlock()
+	p.drain()
+	return undone, err
+}
+
+func (p *rdmaPart) reachSlot(r *segments.Registration) (*rdma.Registered, error) {
+	return p.transport.RegisterSlot(r.Address(), r.Length())
+}
+
 // startDirected runs the task at hand through slots of the peer's.
 func (g *group) startDirected(t *task) {
 	x := g.directed
 	x.Direction, x.Local, x.LocalOffset = t.direction, t.local, t.localOffset
 	x.Region, x.Offset, x.Length = t.region, t.offset, t.size
 	x.Epoch, x.Requester, x.Slots, x.Deadline = t.segment.epoch, g.engine.policy.Epoch, t.slots, g.deadline
+	x.Rails, x.Peer = nil, nil
+	if t.transport == TransportRDMA {
+		x.Rails, x.Peer = t.segment.peer.runner.rails, t.segment.peer.rdma
+	}
 	x.Start(t.segment.peer.channel)
+}
+
+// directedEnded takes the end of that.
+func (g *group) directedEnded(x *delegate.Transfer) {
+	g.ways = x.Ways(g.ways[:0])
+	g.taskEnded(x.Outcome)
 }
 
 // slotsWay says how a request with remote slots goes, or went.

@@ -5,6 +5,9 @@ package orbitte
 // An engine with Config.CUDA offers slots to its peers; without it, it only asks for them. The zero value takes every
 // default.
 //
+// With Config.RDMA, slots are registered with each device that makes grants, once, before the first memory on a GPU is
+// registered, which fails if that does. They count as pinned staging and not against RDMALimits.CachedRegions.
+//
 // Slots are lent for as long as a peer's request lasts, so they are apart from what Limits.PinnedStagingBytes sets: a slow
 // peer keeps no other transfer waiting. A peer that is lost, or silent for SourceTimeout, loses its slots; each is lent
 // again once the copy that touches it has ended.

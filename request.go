@@ -69,12 +69,14 @@ type Request struct {
 	// whole may be as long as Limits.SubmittedBytes lets it. Zero is checked like any other and moves nothing.
 	Length uint64
 
-	// RemoteSlots makes this side direct how the peer stages its memory on a GPU, over TransportTCP: the peer pins so many
+	// RemoteSlots makes this side direct how the peer stages its memory on a GPU, over TransportTCP or TransportRDMA: the peer pins so many
 	// chunks of its staging memory for the request, 1 for a serial transfer, up to 16 to let its GPU work on some while
 	// others travel; it may pin fewer, and the request waits for at least one. Zero, which is the default, leaves all
 	// staging to each side (SPEC C-8). Never chosen by itself (SPEC G-4): both engines need Config.RemoteStaging, otherwise the
 	// request is refused with ErrUnavailable. It is a number of the request and no transport, since the payload stays with
-	// TCP, under the same limits and checks; a READ that fails may have changed a part of the local range. Each of the peer's
+	// TCP or RDMA, under the same limits and checks. Over RDMA this side's devices read and write the slots, which the peer
+	// has registered with its own, through grants of each slot, several at a time; that holds for a peer whose devices reach
+	// its GPU themselves, too (DeviceDirect), since it was asked for. Memory of this side is used as RDMAConfig says. A READ that fails may have changed a part of the local range. Each of the peer's
 	// copies leases its own part of the range for its own time: a request that is longer than a slot is no snapshot of what
 	// others write meanwhile. A request that others share the stream with may lose its slots with it: a READ goes on, a WRITE
 	// that the peer was told to copy fails, and its effect is unknown.

@@ -43,7 +43,7 @@ func (p *pin) begin(session *control.Session, r netproto.Request, asked netproto
 	for i := range p.slots[:p.n] {
 		x := &p.slots[i]
 		x.machine = slotMachine{write: p.write, size: s.slotBytes()}
-		x.waiter = nil
+		x.waiter, x.holder = nil, nil
 	}
 	s.pins = append(s.pins, p)
 	s.counts.pins.Add(1)
@@ -77,6 +77,9 @@ func (p *pin) Evicted() {
 		p.service.counts.orphaned.Add(1)
 	}
 	p.end()
+	for i := range p.slots[:p.n] {
+		p.slots[i].revoke()
+	}
 }
 
 // check says whether all copies may begin, and borrows the device range for each.

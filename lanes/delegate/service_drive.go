@@ -6,6 +6,7 @@ import (
 	"github.com/orbitte/orbitte/budgets"
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/lanes/control"
+	"github.com/orbitte/orbitte/lanes/rdma"
 	"github.com/orbitte/orbitte/lanes/staging"
 	"github.com/orbitte/orbitte/lanes/tcp"
 	"github.com/orbitte/orbitte/netproto"
@@ -24,7 +25,7 @@ type Config struct {
 // laneBits is the width of a lane's index in the numbers of its pins.
 const laneBits = 6
 
-// Service serves operations 68 to 70 on one lane, and answers for its slots (tcp.Slots).
+// Service serves operations 68 to 70 on one lane, and answers for its slots (tcp.Slots, rdma.Slots).
 type Service struct {
 	server *control.Server
 	lane   *lanes.Lane
@@ -306,13 +307,32 @@ func (s *Service) unpin(session *control.Session) {
 
 // Admit (tcp.Slots).
 func (s *Service) Admit(session *control.Session, r netproto.Request) (tcp.Slot, error) {
+	x, err := s.lend(session, r, r.Operation == netproto.OperationTCPWrite)
+	if err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// AdmitGrant (rdma.Slots).
+func (s *Service) AdmitGrant(session *control.Session, r netproto.Request, user rdma.SlotUser) (rdma.Slot, error) {
+	x, err := s.lend(session, r, r.Operation == netproto.OperationRDMAWrite)
+	if err != nil {
+		return nil, err
+	}
+	x.holder = user
+	return (*grantedSlot)(x), nil
+}
+
+// lend finds the slot that a request of the session names, and lends it.
+func (s *Service) lend(session *control.Session, r netproto.Request, write bool) (*slot, error) {
 	number, index, _ := netproto.SlotOf(r.Region)
 	for _, p := range s.pins {
 		if p.name.Number != number || p.state != pinPinned || !p.tenant.With(session) || int(index) >= p.n {
 			continue
 		}
 		x := &p.slots[index]
-		if status := x.machine.admit(r.Operation == netproto.OperationTCPWrite, r.Offset, r.Length); status != netproto.StatusSuccess {
+		if status := x.machine.admit(write, r.Offset, r.Length); status != netproto.StatusSuccess {
 			return nil, refusal(status)
 		}
 		x.machine.enter()

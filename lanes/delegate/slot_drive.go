@@ -3,6 +3,7 @@ package delegate
 import (
 	"github.com/orbitte/orbitte/budgets"
 	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/lanes/rdma"
 	"github.com/orbitte/orbitte/lanes/staging"
 	"github.com/orbitte/orbitte/lanes/tcp"
 	"github.com/orbitte/orbitte/netproto"
@@ -10,14 +11,18 @@ import (
 	"github.com/orbitte/orbitte/segments"
 )
 
+// quiet waits for the end of a copy.
+type quiet interface{ Quiet(netproto.Status) }
+
 // slot is one slot of a pin, and its copy under way.
 type slot struct {
 	pin          *pin
 	machine      slotMachine
 	lent         staging.Slot
 	charge       budgets.Charge
-	arriving     uint64       // bytes of the frame that has it
-	waiter       tcp.SlotUser // a frame that waits for the copy's end; nil: none
+	arriving     uint64        // bytes of the frame that has it
+	waiter       quiet         // a frame, or grants, that wait for the copy's end; nil: none
+	holder       rdma.SlotUser // grants that have it; nil: none
 	flow         staging.Flow
 	registration *segments.Registration // of the device range, on loan to the copy; nil: no copy
 	lease        segments.Lease
@@ -162,7 +167,7 @@ func (x *slot) Await(w tcp.SlotUser) bool {
 
 // Leave (tcp.Slot).
 func (x *slot) Leave(whole bool) {
-	x.waiter = nil
+	x.waiter, x.holder = nil, nil
 	length := x.arriving
 	if !whole {
 		length = 0
@@ -172,4 +177,35 @@ func (x *slot) Leave(whole bool) {
 		x.pin.renew()
 	}
 	x.pin.settle()
+}
+
+// grantedSlot is a slot as grants have it (rdma.Slot).
+type grantedSlot slot
+
+// Range (rdma.Slot).
+func (g *grantedSlot) Range() *segments.Registration { return g.lent.Range() }
+
+// Await (rdma.Slot).
+func (g *grantedSlot) Await() bool {
+	if !g.machine.busy() {
+		return true
+	}
+	g.waiter = g.holder
+	return false
+}
+
+// Leave (rdma.Slot).
+func (g *grantedSlot) Leave(whole bool) { (*slot)(g).Leave(whole) }
+
+// Lose (rdma.Slot): the device may still reach the slot, for good.
+func (g *grantedSlot) Lose() {
+	g.machine.lose()
+	(*slot)(g).Leave(false)
+}
+
+// revoke takes the slot back from grants.
+func (x *slot) revoke() {
+	if x.holder != nil {
+		x.holder.Revoke()
+	}
 }

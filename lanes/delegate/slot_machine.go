@@ -10,7 +10,7 @@ const (
 	slotLeasing                  // waits for the lease of the device range
 	slotCopying                  // a copy may touch it
 	slotFailed                   // its last copy failed, and has ended
-	slotLost                     // its last copy is not proven to have ended
+	slotLost                     // its last copy, or a grant, is not proven to have ended
 )
 
 var slotStateNames = [...]string{"empty", "full", "leasing", "copying", "failed", "lost"}
@@ -68,6 +68,9 @@ func (m *slotMachine) copied(failure netproto.Status, proven bool) {
 		m.state = slotFull
 	}
 }
+
+// lose takes the end of grants without the proof that the device is done with the slot.
+func (m *slotMachine) lose() { m.state, m.failure = slotLost, netproto.StatusNativeError }
 
 // admit says whether a frame of payload may have the slot, now or when its copy has ended.
 func (m *slotMachine) admit(write bool, offset, length uint64) netproto.Status {

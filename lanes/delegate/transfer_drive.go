@@ -6,6 +6,7 @@ import (
 
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/lanes/control"
+	"github.com/orbitte/orbitte/lanes/rdma"
 	"github.com/orbitte/orbitte/lanes/tcp"
 	"github.com/orbitte/orbitte/netproto"
 	"github.com/orbitte/orbitte/reactor"
@@ -20,6 +21,9 @@ const (
 	// unpinPatience is how long the end of a failed transfer's pin is waited for, within the transfer's deadline or by an
 	// heir; then the stream is retired, which ends it as well.
 	unpinPatience = time.Second
+	// payloadsMax is how many parts of one transfer ask for grants, or have some, at a time: as many answers as one stream
+	// may owe.
+	payloadsMax = 4
 )
 
 // ErrTakenBack says that the source does not know the pin any more: its deadline for it passed, or it is closing.
@@ -44,7 +48,10 @@ type Transfer struct {
 	// Requester is this engine's life, and Slots how many slots are wanted: 1 is serial, up to netproto.PinSlotsMax.
 	Requester netproto.Epoch
 	Slots     uint8
-	Deadline  reactor.Instant
+	// Rails and Peer move the payload over RDMA, on the same channel's peer; nil: over the channel's stream.
+	Rails    *rdma.Rails
+	Peer     *rdma.Peer
+	Deadline reactor.Instant
 	// Outcome is set before Done is called, on the lane.
 	Outcome lanes.Outcome
 	Done    func(*Transfer)
@@ -53,16 +60,20 @@ type Transfer struct {
 	machine   transferMachine
 	question  question
 	payload   tcp.Transfer
+	grants    grants
 	name      netproto.PinName
 	order     netproto.Delegate
 	copies    [netproto.PinSlotsMax]netproto.DelegateCopy
 	life      uint64 // of the channel's stream when it was pinned
-	step      step   // under way
+	step      step   // the last one that asked
+	asking    bool   // true exactly while it is under way
 	timer     reactor.Timer
 	pause     time.Duration
 	pausing   bool // true exactly while it waits to ask again
 	cancelled bool
 	undrained bool
+	busy      bool // true exactly inside advance
+	again     bool
 	encoders  [3]func([]byte) []byte
 }
 
@@ -91,9 +102,13 @@ func (t *Transfer) Start(c *control.Channel) {
 		t.init()
 	}
 	t.channel = c
-	t.machine = transferMachine{write: t.Direction == lanes.Write, length: t.Length}
-	t.pause, t.pausing, t.cancelled, t.undrained = askAgainMin, false, false, false
+	t.machine = transferMachine{write: t.Direction == lanes.Write, length: t.Length, shared: t.Rails == nil, wide: 1}
+	if t.Rails != nil && !t.Rails.Stages(t.Local) { // each part of a staged one builds a connection
+		t.machine.wide = payloadsMax
+	}
+	t.pause, t.pausing, t.cancelled, t.undrained, t.asking = askAgainMin, false, false, false, false
 	t.name, t.step = netproto.PinName{Requester: t.Requester}, stepPin
+	t.grants.ways = t.grants.ways[:0]
 	t.advance()
 }
 
@@ -102,19 +117,33 @@ func (t *Transfer) Cancel() {
 	if t.channel == nil || t.cancelled {
 		return
 	}
-	t.cancelled = true
+	t.cancelled, t.busy = true, true
 	switch {
 	case t.pausing:
 		t.lane().Disarm(&t.timer)
 		t.pausing = false
 		t.machine.fail(&lanes.Fault{Cause: lanes.Cancelled, Stage: "waiting for slots of the peer"})
-		t.advance()
-	case t.step == stepUnpin && (t.machine.fault != nil || !t.machine.write): // it is ending
-	case t.step == stepPayload:
-		t.payload.Cancel()
-	default:
+	case t.asking && t.step == stepUnpin && (t.machine.fault != nil || !t.machine.write): // it is ending
+	case t.asking:
 		t.question.exchange.Cancel()
 	}
+	t.cancelPayload()
+	t.busy = false
+	t.advance()
+}
+
+// cancelPayload ends what of the payload is under way. The caller goes on with advance.
+func (t *Transfer) cancelPayload() {
+	inside := t.busy
+	t.busy = true
+	switch {
+	case t.machine.flying == 0:
+	case t.Rails == nil:
+		t.payload.Cancel()
+	default:
+		t.grants.cancel()
+	}
+	t.busy = inside
 }
 
 // Granted is how many slots the source pinned for the last run; 0: none.
@@ -122,29 +151,64 @@ func (t *Transfer) Granted() int { return int(t.machine.slots) }
 
 func (t *Transfer) lane() *lanes.Lane { return t.channel.Lane() }
 
-// advance takes the next step.
+// advance takes all steps that can be taken. It may be called at any time, also from inside itself.
 func (t *Transfer) advance() {
+	if t.busy {
+		t.again = true
+		return
+	}
+	t.busy = true
+	for t.again = true; t.again && !t.pausing; {
+		t.again = false
+		t.look()
+		next := t.machine.next(t.asking)
+		if next == stepDone { // its owner may have it at once: nothing of it is touched any more
+			t.busy = false
+			t.end()
+			return
+		}
+		t.take(next)
+	}
+	t.busy = false
+}
+
+// look notices what ends the transfer, or its pin.
+func (t *Transfer) look() {
 	m := &t.machine
-	if m.pinned && t.channel.Life() != t.life && !m.lost() {
+	m.strayed = m.strayed || m.pinned && t.channel.Life() != t.life
+	if m.strayed && m.flying == 0 && !t.asking && !m.lost() {
 		m.fail(&lanes.Fault{Cause: lanes.Disconnected, Stage: "remote staging", Err: errUnpinned})
 	}
-	if t.cancelled && t.step != stepUnpin { // up to there, something was left to be done
+	under := m.shared && (t.asking || m.flying > 0)   // what is under way says itself how it ended
+	if t.cancelled && t.step != stepUnpin && !under { // up to there, something was left to be done
 		m.fail(&lanes.Fault{Cause: lanes.Cancelled, Stage: "remote staging"})
 	}
-	t.step = m.next()
-	switch t.step {
+}
+
+// take takes a step. What has not ended then goes on with advance.
+func (t *Transfer) take(next step) {
+	m := &t.machine
+	switch next {
+	case stepWait:
+		return
+	case stepPayload:
+		t.again = true
+		t.move(m.begin())
+		return
+	}
+	t.step, t.asking = next, true
+	switch next {
 	case stepPin:
 		t.name.Generation = t.channel.Number()
 		r := netproto.Request{Operation: netproto.OperationPin, Epoch: t.Epoch, Region: t.Region, Offset: t.Offset, Length: t.Length}
 		t.question.ask(t.channel, r, "pin", netproto.PinnedSize, t.Deadline, t.encoders[0])
 	case stepDelegate:
+		t.again = !m.shared // the payload of other parts may begin meanwhile
 		t.delegate()
-	case stepPayload:
-		t.move()
 	case stepUnpin:
 		if m.fault != nil && (m.fault.Cause == lanes.Deadline || m.fault.Cause == lanes.Cancelled) { // nobody has time to wait
+			t.asking, t.again = false, true
 			t.bequeath()
-			t.advance()
 			return
 		}
 		deadline := t.Deadline
@@ -152,8 +216,6 @@ func (t *Transfer) advance() {
 			deadline = min(deadline, t.lane().Now().After(unpinPatience))
 		}
 		t.question.ask(t.channel, netproto.Request{Operation: netproto.OperationUnpin, Epoch: t.Epoch}, "unpin", 0, deadline, t.encoders[2])
-	case stepDone:
-		t.end()
 	}
 }
 
@@ -169,31 +231,40 @@ func (t *Transfer) delegate() {
 }
 
 // move starts the payload of one part.
-func (t *Transfer) move() {
-	m, x := &t.machine, &t.payload
-	offset, length := m.span(m.moved)
+func (t *Transfer) move(part uint64) {
+	if t.Rails != nil {
+		t.grants.start(t, part)
+		return
+	}
+	x := &t.payload
+	offset, length := t.machine.span(part)
 	x.Direction, x.Local, x.LocalOffset = t.Direction, t.Local, t.LocalOffset+offset
-	x.Region, x.Offset, x.Length = netproto.SlotRegion(t.name.Number, m.slot(m.moved)), 0, length
+	x.Region, x.Offset, x.Length = t.region(part), 0, length
 	x.Epoch, x.Deadline = t.Epoch, t.Deadline
 	x.Start(t.channel)
 }
 
-// moved takes the end of one part's payload.
-func (t *Transfer) moved(x *tcp.Transfer) {
-	m, o := &t.machine, &x.Outcome
+// region names the slot of a part.
+func (t *Transfer) region(part uint64) uint64 {
+	return netproto.SlotRegion(t.name.Number, t.machine.slot(part))
+}
+
+// moved takes the end of the payload of the only part that is under way.
+func (t *Transfer) moved(x *tcp.Transfer) { t.partEnded(t.machine.moved, &x.Outcome) }
+
+// partEnded takes the end of one part's payload.
+func (t *Transfer) partEnded(part uint64, o *lanes.Outcome) {
+	m := &t.machine
 	t.undrained = t.undrained || !o.Drained
-	if o.Err == nil {
-		m.moved++
-		t.advance()
-		return
+	m.ended(part, o.Err == nil, o.Local)
+	if o.Err != nil {
+		if f := faultOf(o.Err); t.strayed(f) {
+			m.strayed = true
+		} else {
+			m.fail(t.explained(f, false))
+			t.cancelPayload()
+		}
 	}
-	f := faultOf(o.Err)
-	if t.strayed(f) && m.lost() {
-		t.advance()
-		return
-	}
-	m.local = o.Local
-	m.fail(t.explained(f))
 	t.advance()
 }
 
@@ -211,12 +282,12 @@ func (t *Transfer) strayed(f *lanes.Fault) bool {
 }
 
 // explained says of a refusal of what names a pin why it is gone. A delegate may be refused for its region.
-func (t *Transfer) explained(f *lanes.Fault) *lanes.Fault {
+func (t *Transfer) explained(f *lanes.Fault, delegating bool) *lanes.Fault {
 	switch {
 	case f == nil || f.Cause != lanes.Refused || f.Status != netproto.StatusUnknownRegion:
 	case t.strayed(f):
 		return &lanes.Fault{Cause: lanes.Disconnected, Stage: f.Stage, Err: errUnpinned}
-	case t.step != stepDelegate:
+	case !delegating:
 		f.Err = ErrTakenBack
 	}
 	return f
@@ -225,6 +296,7 @@ func (t *Transfer) explained(f *lanes.Fault) *lanes.Fault {
 // answered takes the end of a question.
 func (t *Transfer) answered() {
 	m, q := &t.machine, &t.question
+	t.asking = false
 	t.undrained = t.undrained || q.retained
 	switch t.step {
 	case stepPin:
@@ -236,15 +308,17 @@ func (t *Transfer) answered() {
 		switch {
 		case q.fault == nil:
 			m.ordered += uint64(len(t.order.Copies))
-		case t.strayed(q.fault) && m.lost():
+		case t.strayed(q.fault):
+			m.strayed = true
 		default:
-			m.fail(t.explained(q.fault))
+			m.fail(t.explained(q.fault, true))
+			t.cancelPayload()
 		}
 	case stepUnpin:
 		if q.fault != nil && !q.begun {
 			t.bequeath()
 		}
-		m.unpinned(t.explained(q.fault))
+		m.unpinned(t.explained(q.fault, false))
 	}
 	t.advance()
 }

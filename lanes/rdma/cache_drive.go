@@ -12,10 +12,11 @@ import (
 	"github.com/orbitte/orbitte/verbs"
 )
 
-// view is what one registration is about: which bytes, and whether peers may reach them through windows.
+// view is what one registration is about: which bytes, whether peers may reach them through windows, and whether nobody
+// else does: a slot is no local side of transfers, and its bytes are charged as pinned staging.
 type view struct {
 	address, length uint64
-	remote          bool
+	remote, slot    bool
 }
 
 // cache holds the registrations that are not retired, by view (SPEC R-7). Register and Retire belong to one goroutine at
@@ -80,7 +81,13 @@ func (e *RollbackError) Unwrap() []error { return []error{e.Err, e.Why} }
 // shared: each Register is paired with one Retire. The errors: *budgets.Exhausted, the
 // library's, *RollbackError. One goroutine at a time; slow.
 func (t *Transport) Register(address, length uint64, remote bool) (*Registered, error) {
-	return t.register(view{address, length, remote}, nil)
+	return t.register(view{address: address, length: length, remote: remote}, nil)
+}
+
+// RegisterSlot registers pinned staging memory that peers direct (SPEC C-8), with the parents of its windows only. Its
+// bytes and their number are charged where they were allocated. Otherwise as Register.
+func (t *Transport) RegisterSlot(address, length uint64) (*Registered, error) {
+	return t.register(view{address: address, length: length, remote: true, slot: true}, nil)
 }
 
 func (t *Transport) register(v view, gpu *cuda.Memory) (*Registered, error) {
@@ -119,7 +126,9 @@ func (g *Registered) charge(devices []*Device) error {
 	g.copies = make([]copies, len(devices))
 	for i, d := range devices {
 		c := &g.copies[i]
-		c.device = d
+		if c.device = d; g.view.slot {
+			continue
+		}
 		err := g.chargePiece(&c.local)
 		if err == nil && g.parented(d) {
 			err = g.chargePiece(&c.parent)
@@ -150,7 +159,10 @@ func (g *Registered) register(c *copies) (err error) {
 		c.local.region, err = g.reach(domain, g.view.address, g.view.length, verbs.AccessLocalWrite)
 		return err
 	}
-	if c.local.region, err = domain.Register(g.view.address, g.view.length, verbs.AccessLocalWrite); err == nil && g.parented(c.device) {
+	if !g.view.slot {
+		c.local.region, err = domain.Register(g.view.address, g.view.length, verbs.AccessLocalWrite)
+	}
+	if err == nil && g.parented(c.device) {
 		c.parent.region, err = domain.Register(g.view.address, g.view.length, verbs.AccessLocalWrite|verbs.AccessWindowBind)
 	}
 	return err
@@ -212,7 +224,7 @@ func (g *Registered) repay() {
 }
 
 // On returns the regions on one device; nil: the view has none there, since the device was not usable. Parent is nil for
-// a view that is local only, and on a device that makes no grants.
+// a view that is local only, and on a device that makes no grants; local is nil for a slot.
 func (g *Registered) On(nic uint8) (local, parent *verbs.MemoryRegion) {
 	if int(nic) >= len(g.byNIC) || g.byNIC[nic] == nil {
 		return nil, nil

@@ -46,7 +46,7 @@ func (t *Transport) RegisterDevice(m *cuda.Memory, address, length uint64) (*Reg
 	if err := directable(m); err != nil {
 		return nil, err
 	}
-	return t.register(view{address, length, false}, m)
+	return t.register(view{address: address, length: length}, m)
 }
 
 // directable checks what has to be so before a network device may reach the memory, and sets what has to be set.

@@ -6,12 +6,13 @@ import (
 
 // parentStage is how far all grants of one request have come, at the source (SPEC ).
 //
-//	stocking ─▶ filling (staged READ) ─▶ binding ─▶ answering ─▶ granted ──all received and DONE──▶ [commit] ─▶ ended
+//	[awaiting: a slot's copy] ─▶ stocking ─▶ filling (staged READ) ─▶ binding ─▶ answering ─▶ granted ──all received and DONE──▶ [commit] ─▶ ended
 //	    └────────────┴──────────────────────┴──────────┴───────────┴──failure, ABANDON, deadline──▶ revoking ─▶ ended
 type parentStage uint8
 
 const (
-	parentIdle parentStage = iota
+	parentIdle     parentStage = iota
+	parentAwaiting             // waits for the copy that its slot has under way (SPEC C-8)
 	parentStocking
 	parentFilling
 	parentBinding
@@ -21,7 +22,7 @@ const (
 	parentRevoking
 )
 
-var parentStageNames = [...]string{"idle", "stocking", "filling", "binding", "answering", "granted", "committing", "revoking"}
+var parentStageNames = [...]string{"idle", "awaiting", "stocking", "filling", "binding", "answering", "granted", "committing", "revoking"}
 
 func (s parentStage) String() string { return parentStageNames[s] }
 

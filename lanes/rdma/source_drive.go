@@ -23,6 +23,7 @@ type GrantService struct {
 	server  *control.Server
 	parents []*parent // that hold anything, in order of arrival
 	idle    []*parent // for reuse
+	slots   Slots     // nil: none are pinned here
 	frames  []*frame  // the same
 	ended   endedParents
 }
@@ -59,6 +60,7 @@ type parent struct {
 	lease        segments.Lease
 	count, bytes budgets.Charge
 	staging      *staging // nil: the range itself is exposed
+	slot         Slot     // that the range is; nil: it is a registration's
 	copied       int
 	gpu          gpuSide
 	straight     directGrant
@@ -126,7 +128,7 @@ func (s *GrantService) Serve(session *control.Session, r netproto.Request) {
 		return
 	}
 	p.begin(r)
-	if status := p.admit(); status != netproto.StatusSuccess {
+	if status := p.admit(session); status != netproto.StatusSuccess {
 		p.giveBack()
 		p.leave()
 		s.idle = append(s.idle, p)
@@ -140,6 +142,7 @@ func (s *GrantService) Serve(session *control.Session, r netproto.Request) {
 	lane.Arm(&p.timer, p.deadline, p)
 	p.asker.asks = true
 	session.Detach(&p.asker.slip, &p.asker)
+	p.await()
 	p.advance()
 }
 
@@ -161,7 +164,7 @@ func (p *parent) begin(r netproto.Request) {
 }
 
 // admit checks and reserves. On a refusal the caller gives back what was taken: nothing gave authority.
-func (p *parent) admit() netproto.Status {
+func (p *parent) admit(session *control.Session) netproto.Status {
 	r := p.source.rails
 	config := &r.transport.config
 	switch {
@@ -179,7 +182,7 @@ func (p *parent) admit() netproto.Status {
 	if p.write {
 		want = netproto.RemoteWrite
 	}
-	registration, err := r.lane.Tracker.Admit(p.region, p.offset, p.length, want)
+	registration, err := p.borrow(session, want)
 	if err != nil {
 		return netproto.StatusOf(err)
 	}
@@ -188,7 +191,7 @@ func (p *parent) admit() netproto.Status {
 	if p.request.Profile != p.profile() {
 		return netproto.StatusBackendUnavailable
 	}
-	if p.staged() {
+	if !p.exposed() {
 		if f := p.gpu.ready(r.lane, registration); f != nil {
 			return copyStatus(f)
 		}
@@ -196,7 +199,7 @@ func (p *parent) admit() netproto.Status {
 	if status := p.name(); status != netproto.StatusSuccess {
 		return status
 	}
-	if !p.staged() {
+	if p.exposed() {
 		g := Of(registration)
 		if g == nil || !g.Lend() {
 			return netproto.StatusBackendUnavailable
@@ -238,7 +241,7 @@ func (p *parent) name() netproto.Status {
 			return netproto.StatusCacheMiss
 		case c.OtherEpoch != p.request.Requester || c.Direction != d || p.names(c):
 			return netproto.StatusProtocolError
-		case c.profile != p.profile() || (p.staged() || p.direct()) && c.holds.n > 0: // one grant, one connection (SPEC R-16)
+		case c.profile != p.profile() || (!p.exposed() || p.direct()) && c.holds.n > 0: // one grant, one connection (SPEC R-16)
 			return netproto.StatusProtocolError
 		}
 		if p.used == len(p.links) {

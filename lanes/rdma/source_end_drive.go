@@ -136,6 +136,7 @@ type grantRemains struct {
 func (p *parent) retain() {
 	r := &grantRemains{lease: p.lease, registration: p.registration, registered: p.registered, staging: p.staging}
 	p.lease, p.registration, p.registered, p.staging = segments.Lease{}, nil, nil, nil
+	p.loseSlot()
 	r.count = p.count.Move()
 	if p.bytes.Held() {
 		r.bytes = p.bytes.Move()
@@ -185,6 +186,7 @@ func (p *parent) giveBack() {
 			c.Repay()
 		}
 	}
+	p.leaveSlot()
 }
 
 // end finishes a parent, and answers whoever waits for that.

@@ -108,6 +108,7 @@ type RemoteMemory uint8
 const (
 	RemoteHost   RemoteMemory = iota
 	RemoteStaged              // on a GPU; the source copies through staging
+	RemoteSlot                // on a GPU; the payload goes to and from pinned memory at the source, which devices reach (SPEC C-8)
 	RemoteDirect              // on a GPU; devices reach it, and each slice has a connection of its own (SPEC C-7)
 )
 
@@ -185,10 +186,13 @@ func (t *Transfer) private() bool { return t.staged() || t.aloneThere() }
 // aloneThere is true exactly when the source gives each grant a connection of its own, as far as it has said: it stages, or
 // devices reach its GPU.
 func (t *Transfer) aloneThere() bool {
-	if t.Remote == RemoteHost {
+	switch t.Remote {
+	case RemoteHost:
 		return t.peer.Host == netproto.HostStaged
+	case RemoteSlot:
+		return false
 	}
-	return t.Remote != RemoteHost
+	return true
 }
 
 // profile is how the transfer's grants end.

@@ -39,6 +39,17 @@ func (m *supply) enlist() error {
 	return nil
 }
 
+// Slots are the ranges of all slots, once Prepare has made them, so that whoever moves bytes from and to them can attach
+// what it needs. That comes before the first device memory is visible: nobody lends a slot before. Any goroutine.
+func (s *Stage) Slots() (ranges []*segments.Registration) {
+	if m := s.supply.Load(); m != nil {
+		for i := range m.chunks[Lent] {
+			ranges = append(ranges, m.chunks[Lent][i].lent)
+		}
+	}
+	return ranges
+}
+
 // Lendable is how many slots are free now. On the lane.
 func (s *Stage) Lendable() int {
 	if s == nil || s.closing || !s.equip() {

@@ -86,7 +86,7 @@ var rooms = []room{
 	{"lanes/tcp", "the TCP transport", join(shared, places{"lanes/control", "lanes/staging"})},
 	{"lanes/rdma", "the RDMA transport", join(shared, places{"lanes/control", "lanes/staging", "verbs", "cuda"})},
 	{"lanes/hptcp", "the fast TCP data plane", join(shared, places{"lanes/control", "lanes/staging"})},
-	{"lanes/delegate", "a requester directs the staging of a source's device memory", join(shared, places{"lanes/control", "lanes/staging", "lanes/tcp"})},
+	{"lanes/delegate", "a requester directs the staging of a source's device memory", join(shared, places{"lanes/control", "lanes/staging", "lanes/tcp", "lanes/rdma"})},
 	{"lanes/shm", "shared memory between processes of one host", join(shared, places{"lanes/control"})},
 	{"lanes/ipc", "CUDA IPC between processes of one host", join(shared, places{"lanes/control", "cuda"})},
 	{"lanes/local", "a request of an engine to itself: a copy under the same checks, no socket", join(shared, places{"lanes/staging"})},
