@@ -61,17 +61,13 @@ func (l *Loop) Enter() bool {
 // Stay turns the loop until the visit is over, spinning and blocking as its mode has it; then it leaves.
 func (l *Loop) Stay(v Visit) {
 	l.counts.visits.add(1)
-	spin := l.spinner.current
-	if l.options.Mode == EventDriven {
-		spin = 0
-	}
 	l.now = l.kernel.Now()
-	end, until := l.now.After(spin), Past
+	end, until := l.now.After(l.spinner.current), Past
 	for !v.Over() {
 		if l.turn(until) {
-			end = l.now.After(spin)
+			end = max(end, l.now.After(l.spinner.span(l.moved)))
 		}
-		if until = Past; l.now >= end {
+		if until = Past; l.now >= end || l.options.Mode == EventDriven {
 			until = Forever
 		}
 	}
@@ -162,7 +158,7 @@ func (l *Loop) work() Instant {
 	l.resting.Store(false)
 	for {
 		if l.turn(Past) {
-			l.spinner.worked(l.now)
+			l.spinner.worked(l.now, l.moved)
 		} else if l.patience() != Past {
 			break
 		}

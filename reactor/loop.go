@@ -53,7 +53,8 @@ type Options struct {
 	// Name appears in errors and statistics.
 	Name string
 	Mode Mode
-	// Spin is how long an adaptive loop spins after work before it blocks; 0: 30 µs.
+	// Spin is how long an adaptive loop spins after work before it blocks; 0: 30 µs. After work that moved 32 KiB or more it is
+	// ten times as long, and less while other threads want the CPU.
 	Spin time.Duration
 	// CPUs is the affinity of Run's thread; empty leaves the thread as it is.
 	CPUs []int
@@ -111,6 +112,7 @@ type Loop struct {
 	tickets ticketTable
 	timers  timerHeap
 	spinner spinner
+	moved   int    // bytes that the last turn's completions moved
 	shown   uint64 // turn of the last look at the kernel's counters
 	queues  []Queue
 	first   int // queue that the last turn began with
@@ -174,7 +176,7 @@ func (l *Loop) Run() error {
 	for vain := 0; !l.stopped.Load(); {
 		switch {
 		case l.turn(l.patience()):
-			l.spinner.worked(l.now)
+			l.spinner.worked(l.now, l.moved)
 			vain = 0
 		case l.options.Mode != Busy && l.owed():
 			if vain++; vain > looksBeforeYield {
@@ -196,7 +198,7 @@ func (l *Loop) patience() Instant {
 	}
 	until := l.spinner.patience(l.now)
 	if until != Past && l.spinner.due(l.now) {
-		l.spinner.observe(l.now, involuntarySwitches())
+		l.spinner.observe(l.now, waitedForCPU())
 	}
 	return until
 }
@@ -293,6 +295,7 @@ func (l *Loop) complete(n int) bool {
 	}
 	l.counts.completions.add(uint64(n))
 	l.counts.bytes.add(uint64(moved))
+	l.moved = moved
 	if n > 0 {
 		l.adjust(n, moved)
 	}

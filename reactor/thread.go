@@ -2,6 +2,7 @@ package reactor
 
 import (
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -39,12 +40,32 @@ func bindThread(name string, cpus []int) error {
 	return nil
 }
 
-// involuntarySwitches counts how often the calling thread was taken off its CPU while it wanted to
-// run. See getrusage(2), RUSAGE_THREAD.
-func involuntarySwitches() uint64 {
-	var usage unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_THREAD, &usage); err != nil {
+// waitedForCPU is how long the calling thread has been ready to run without running, since it began; 0 where the system
+// does not tell. See Documentation/scheduler/sched-stats.rst of Linux.
+func waitedForCPU() time.Duration {
+	fd, err := unix.Open("/proc/thread-self/schedstat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
 		return 0
 	}
-	return uint64(usage.Nivcsw)
+	var text [64]byte
+	n, err := unix.Read(fd, text[:])
+	_ = unix.Close(fd)
+	if err != nil {
+		return 0
+	}
+	return secondNumber(text[:n])
+}
+
+// secondNumber reads the second of some decimal numbers, in nanoseconds; 0 if there is none.
+func secondNumber(text []byte) time.Duration {
+	place, value := 0, time.Duration(0)
+	for _, c := range text {
+		switch {
+		case c < '0' || c > '9':
+			place++
+		case place == 1:
+			value = 10*value + time.Duration(c-'0')
+		}
+	}
+	return value
 }

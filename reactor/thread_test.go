@@ -47,46 +47,57 @@ func TestImpossibleAffinityIsATypedError(t *testing.T) {
 	}
 }
 
-func TestInvoluntarySwitchesAreRead(t *testing.T) {
+func TestTheTimeAThreadWaitedForACPUIsRead(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if a, b := involuntarySwitches(), involuntarySwitches(); b < a {
-		t.Fatalf("went from %d to %d", a, b)
+	if a, b := waitedForCPU(), waitedForCPU(); b < a || a < 0 {
+		t.Fatalf("went from %v to %v", a, b)
+	}
+	for text, want := range map[string]time.Duration{"335760425 51129797 943\n": 51129797, "7 0 1\n": 0, "": 0, "12": 0, "1 25": 25} {
+		if got := secondNumber([]byte(text)); got != want {
+			t.Errorf("%q gave %v, wanted %v", text, got, want)
+		}
 	}
 }
 
 func TestSpinningGetsShorterWhenOthersWantTheCPU(t *testing.T) {
 	s := newSpinner(16 * time.Microsecond)
-	now, switches := Instant(1), uint64(1000)
-	sample := func(grown uint64) time.Duration {
-		now, switches = now.After(spinSampleEvery), switches+grown
+	now, waited := Instant(1), time.Second
+	sample := func(more time.Duration) time.Duration {
+		now, waited = now.After(spinSampleEvery), waited+more
 		if !s.due(now) {
 			t.Fatal("a sample was due")
 		}
-		s.observe(now, switches)
+		s.observe(now, waited)
 		return s.current
 	}
-	if got := sample(500); got != 16*time.Microsecond {
+	if got := sample(time.Second); got != 16*time.Microsecond {
 		t.Fatalf("the first reading has nothing to compare with, and set %v", got)
 	}
 	if s.due(now + 1) {
 		t.Fatal("samples follow each other at once")
 	}
-	for _, step := range []struct {
-		grown uint64
-		want  time.Duration
-	}{
-		{3, 8 * time.Microsecond}, {9, 4 * time.Microsecond}, {2, 8 * time.Microsecond}, {100, 4 * time.Microsecond},
-		{100, 2 * time.Microsecond}, {100, 0}, {100, 0}, {0, 2 * time.Microsecond}, {0, 4 * time.Microsecond},
-		{0, 8 * time.Microsecond}, {0, 16 * time.Microsecond}, {0, 16 * time.Microsecond},
+	const little, much = spinSampleEvery / spinWaitedPart, spinSampleEvery/spinWaitedPart + 1
+	for i, step := range []struct{ waited, want time.Duration }{
+		// Two threads of one CPU are parted within a few samples.
+		{much, 16000}, {much, 16000}, {much, 16000}, {little, 16000},
+		// Others who stay are not.
+		{much, 16000}, {much, 16000}, {much, 16000}, {much, 8000}, {much, 4000}, {little, 8000}, {0, 16000},
+		{much, 16000}, {much, 16000}, {much, 16000}, {much, 8000}, {much, 4000}, {much, 2000}, {much, 0}, {much, 0},
+		{0, 2000}, {0, 4000}, {0, 8000}, {0, 16000}, {0, 16000},
 	} {
-		if got := sample(step.grown); got != step.want {
-			t.Fatalf("%d switches gave %v, wanted %v", step.grown, got, step.want)
+		if got := sample(step.waited); got != step.want {
+			t.Fatalf("step %d: %v of waiting gave %v, wanted %v", i, step.waited, got, step.want)
 		}
 	}
-	s.worked(now)
+	s.worked(now, spinBulkBytes-1)
 	if s.patience(now) != Past || s.patience(now.After(16*time.Microsecond)) != Forever {
 		t.Fatal("spins for another time than its own")
+	}
+	s.worked(now, spinBulkBytes)
+	s.worked(now, 1) // a header behind the payload
+	if s.patience(now.After(160*time.Microsecond-1)) != Past || s.patience(now.After(160*time.Microsecond)) != Forever {
+		t.Fatal("spins for another time than payload asks for")
 	}
 	if d := newSpinner(0); d.longest != spinDefault {
 		t.Fatalf("default %v", d.longest)

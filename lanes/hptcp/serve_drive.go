@@ -225,7 +225,7 @@ func (y *served) put() bool {
 		which, inner := y.at.inner/run.Length, y.at.inner%run.Length
 		from := run.Start + which*run.Stride + inner + y.registration.Offset() - y.lease.Range().Start
 		size := min(end-y.copied, run.Length-inner)
-		copy(y.lease.Bytes()[from:from+size], payload[y.copied:])
+		lanes.Copy(y.lease.Bytes()[from:from+size], payload[y.copied:])
 		y.copied += size
 		if y.at.inner += size; y.at.inner == run.Bytes() {
 			y.at = cursor{y.at.index + 1, 0}

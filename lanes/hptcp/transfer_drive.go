@@ -334,7 +334,7 @@ func (t *Transfer) commit() bool {
 	end := min(t.Length, t.copied+sliceBytes)
 	list := t.gather(t.peer.pool.scratch[:0], &t.copyAt, end-t.copied)
 	for _, to := range list {
-		t.copied += uint64(copy(to, payload[t.copied:]))
+		t.copied += uint64(lanes.Copy(to, payload[t.copied:]))
 	}
 	clear(list)
 	t.peer.pool.scratch = list[:0]

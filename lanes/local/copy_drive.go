@@ -114,7 +114,7 @@ func (t *Transfer) Expire(*reactor.Timer, reactor.Instant) { t.begin() }
 // step copies one slice and lets the lane's other work have its turn before the next one.
 func (t *Transfer) step() {
 	offset, n := t.machine.slice()
-	copy(t.to.Bytes()[offset:offset+n], t.from.Bytes()[offset:offset+n])
+	lanes.Copy(t.to.Bytes()[offset:offset+n], t.from.Bytes()[offset:offset+n])
 	if t.machine.copied(n) {
 		t.lane.Counts.LocalCopies.Add(1)
 		t.end(nil)

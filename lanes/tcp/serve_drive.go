@@ -164,11 +164,12 @@ func (h *serving) touch() bool {
 
 // copy moves one slice between range and staging.
 func (h *serving) copy() {
-	to, from := h.staging.Bytes(h.machine.length), h.lease.Bytes()
+	staging, leased := h.staging.Bytes(h.machine.length), h.lease.Bytes()
 	if h.write {
-		to, from = from, to
+		h.copied = lanes.CopyBack(leased, staging, h.copied, sliceBytes)
+		return
 	}
-	h.copied = copySlice(to, from, h.copied)
+	h.copied = copySlice(staging, leased, h.copied)
 }
 
 func (h *serving) payload() []byte {

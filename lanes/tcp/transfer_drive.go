@@ -20,7 +20,7 @@ const leaseGrace = 100 * time.Millisecond
 
 // copySlice copies the slice behind done and returns how many bytes are copied now.
 func copySlice(to, from []byte, done int) int {
-	return done + copy(to[done:min(done+sliceBytes, len(to))], from[done:])
+	return done + lanes.Copy(to[done:min(done+sliceBytes, len(to))], from[done:])
 }
 
 // nextTurn is the first instant that belongs to the lane's next turn.
@@ -388,7 +388,7 @@ func (t *Transfer) commit() {
 		t.lease, t.copied = lease, 0
 	}
 	if t.staging.Held() {
-		t.copied = copySlice(t.lease.Bytes(), t.staging.Bytes(t.Length), t.copied)
+		t.copied = lanes.CopyBack(t.lease.Bytes(), t.staging.Bytes(t.Length), t.copied, sliceBytes)
 		if uint64(t.copied) < t.Length {
 			t.lane().Arm(&t.retry, nextTurn(t.lane()), t)
 			return
