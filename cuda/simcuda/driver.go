@@ -39,6 +39,8 @@ type Options struct {
 	BytesPerSecond float64
 	// CallbackMax bounds how late a host callback is; 0: 20 µs.
 	CallbackMax time.Duration
+	// Granule is what device allocations begin at multiples of; 0: 512, as cuMemAlloc does. A DMA-BUF needs whole pages.
+	Granule uint64
 	// Memory is the real memory behind all device allocations, at most; 0: 1 GiB. The devices may say that they have more.
 	Memory uint64
 }
@@ -59,6 +61,9 @@ func (o *Options) complete() {
 	}
 	if o.CallbackMax == 0 {
 		o.CallbackMax = 20 * time.Microsecond
+	}
+	if o.Granule == 0 {
+		o.Granule = granule
 	}
 	if o.Memory == 0 {
 		o.Memory = 1 << 30

@@ -110,17 +110,17 @@ func (d *Driver) place(length uint64) (uint64, bool) {
 		d.space = space
 	}
 	at := addressOf(d.space)
-	end := at + spaceMax
+	end, unit := at+spaceMax, d.options.Granule
 	for _, m := range d.memories {
 		if m.start < at || m.start >= end {
 			continue
 		}
-		if m.start-at >= length+granule {
+		if m.start-at >= length+unit {
 			break
 		}
-		at = (m.start + m.length + 2*granule - 1) / granule * granule
+		at = (m.start + m.length + 2*unit - 1) / unit * unit
 	}
-	return at, end-at >= length+granule
+	return at, end-at >= length+unit
 }
 
 func (d *Driver) unreserve() {

@@ -2,6 +2,7 @@ package delegate
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -431,6 +432,29 @@ func TestATransferAsksNothingOnAnotherStream(t *testing.T) {
 		p.until("the pin's end", func() bool { return p.source.slots.Used() == 0 })
 		if s := p.source.service.Stats(); s.Refused != 0 || p.requester.lane.Counts.Connects.Load() != 1 {
 			t.Errorf("%v: %+v, %d streams", d, s, p.requester.lane.Counts.Connects.Load())
+		}
+		p.finish()
+	}
+}
+
+// Whichever step finds that the source has taken the pin back says so: a refused delegate is about the pin, and not about
+// the region, when the pin is unknown to its end as well.
+//
+// proves C-8
+func TestAPinThatWasTakenBackIsSaidToBe(t *testing.T) {
+	for n := 1; n < 40; n++ {
+		p := newPair(t, setup{}, setup{}, 4*slotBytes)
+		a := p.requester.ask(lanes.Write, p.source, p.here, p.there, 0, 0, 4*slotBytes, 1).start(p.requester.channel(p.source))
+		p.until("the pin", func() bool { return len(p.source.service.pins) > 0 })
+		for range n {
+			p.world.Step()
+		}
+		taken := len(p.source.service.pins) > 0 && p.source.service.pins[0].state == pinPinned
+		if taken {
+			p.source.service.pins[0].end()
+		}
+		if o := p.wait(a); taken && (o.Err == nil || !errors.Is(o.Err, ErrTakenBack)) {
+			t.Errorf("after %d steps: %+v", n, o)
 		}
 		p.finish()
 	}

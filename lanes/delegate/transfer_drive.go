@@ -26,13 +26,13 @@ const (
 	payloadsMax = 4
 )
 
+// ErrUnpinned says that another one's end, such as a cancelled request's, has retired the stream that both shared.
+var ErrUnpinned = errors.New("the stream to which the peer's slots were pinned is gone, and they with it")
+
 // ErrTakenBack says that the source does not know the pin any more: its deadline for it passed, or it is closing.
 var ErrTakenBack = errors.New("the source has taken the pinned slots back")
 
-var (
-	errUnpinned = errors.New("the stream to which the peer's slots were pinned is gone, and they with it")
-	errNoSlots  = errors.New("all slots of the peer's remote staging are in use")
-)
+var errNoSlots = errors.New("all slots of the peer's remote staging are in use")
 
 // Transfer is one READ or WRITE that directs the peer's staging, at the requester. Its owner fills the exported fields,
 // keeps the local registration borrowed until Done, and may use it again afterwards. It lives on the channel's lane from
@@ -177,7 +177,7 @@ func (t *Transfer) look() {
 	m := &t.machine
 	m.strayed = m.strayed || m.pinned && t.channel.Life() != t.life
 	if m.strayed && m.flying == 0 && !t.asking && !m.lost() {
-		m.fail(&lanes.Fault{Cause: lanes.Disconnected, Stage: "remote staging", Err: errUnpinned})
+		m.fail(&lanes.Fault{Cause: lanes.Disconnected, Stage: "remote staging", Err: ErrUnpinned})
 	}
 	under := m.shared && (t.asking || m.flying > 0)   // what is under way says itself how it ended
 	if t.cancelled && t.step != stepUnpin && !under { // up to there, something was left to be done
@@ -286,7 +286,7 @@ func (t *Transfer) explained(f *lanes.Fault, delegating bool) *lanes.Fault {
 	switch {
 	case f == nil || f.Cause != lanes.Refused || f.Status != netproto.StatusUnknownRegion:
 	case t.strayed(f):
-		return &lanes.Fault{Cause: lanes.Disconnected, Stage: f.Stage, Err: errUnpinned}
+		return &lanes.Fault{Cause: lanes.Disconnected, Stage: f.Stage, Err: ErrUnpinned}
 	case !delegating:
 		f.Err = ErrTakenBack
 	}
@@ -318,7 +318,11 @@ func (t *Transfer) answered() {
 		if q.fault != nil && !q.begun {
 			t.bequeath()
 		}
-		m.unpinned(t.explained(q.fault, false))
+		f := t.explained(q.fault, false)
+		if f != nil && f.Err == ErrTakenBack && m.fault != nil && m.fault.Cause == lanes.Refused && m.fault.Status == netproto.StatusUnknownRegion {
+			m.fault.Err = ErrTakenBack // of what was delegated: it was the pin that is gone, and not the region
+		}
+		m.unpinned(f)
 	}
 	t.advance()
 }

@@ -20,6 +20,7 @@ type Request struct {
 	Length         int
 	Transport      int // the place of a word in Transport.Words
 	Atomic, Page   int // of HP-TCP
+	Slots          int // of the peer's remote staging
 }
 
 // Action is one form. Args holds only values that are not zero, in the order of the kind's parameters; New and
@@ -154,7 +155,7 @@ func appendArg(text []byte, p Param, value int64) []byte {
 
 // fields lists what a request is made of, in the order of the text.
 func (r *Request) fields() []field {
-	return []field{{Memory, &r.Memory}, {Offset, &r.Offset}, {Segment, &r.Segment}, {Target, &r.Target}, {At, &r.At}, {Length, &r.Length}, {Transport, &r.Transport}, {Atomic, &r.Atomic}, {Page, &r.Page}}
+	return []field{{Memory, &r.Memory}, {Offset, &r.Offset}, {Segment, &r.Segment}, {Target, &r.Target}, {At, &r.At}, {Length, &r.Length}, {Transport, &r.Transport}, {Atomic, &r.Atomic}, {Page, &r.Page}, {Slots, &r.Slots}}
 }
 
 type field struct {

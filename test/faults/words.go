@@ -185,6 +185,13 @@ const (
 	Pinned
 	DriverCall
 	Sticky
+	GPUDirect
+	Unordered
+	Peermem
+	RemoteStaging
+	PinnedSlots
+	PeerSlots
+	Slots
 )
 
 // form is how a value is written.
@@ -216,13 +223,13 @@ var (
 	calls = []string{
 		"ibv_modify_qp", "ibv_create_qp", "ibv_destroy_qp", "ibv_reg_mr", "ibv_dereg_mr", "ibv_alloc_mw", "ibv_dealloc_mw", "ibv_create_cq",
 		"ibv_destroy_cq", "ibv_poll_cq", "ibv_req_notify_cq", "ibv_get_cq_event", "ibv_dealloc_pd", "ibv_close_device", "ibv_query_port",
-		"ibv_query_gid_ex",
+		"ibv_query_gid_ex", "ibv_alloc_pd", "ibv_reg_dmabuf_mr",
 	}
 	// driverCalls are names of driver calls (cuda/simcuda, Call), and read, the one of a signal's eventfd.
 	driverCalls = []string{
 		"cuMemcpyAsync", "cuEventRecord", "cuLaunchHostFunc", "cuEventQuery", "cuStreamSynchronize", "cuCtxPopCurrent_v2", "read", "cuMemAlloc_v2",
 		"cuMemHostAlloc", "cuStreamCreate", "cuEventCreate", "cuDevicePrimaryCtxRetain", "cuMemFree_v2", "cuMemFreeHost", "cuEventDestroy_v2",
-		"cuStreamDestroy_v2", "cuDevicePrimaryCtxRelease_v2",
+		"cuStreamDestroy_v2", "cuDevicePrimaryCtxRelease_v2", "cuFlushGPUDirectRDMAWrites", "cuPointerSetAttribute", "cuMemGetHandleForAddressRange",
 	}
 	errnos = []string{"EMFILE", "ENFILE", "ENOBUFS", "ECONNABORTED", "EINTR", "ENOMEM", "ECONNREFUSED", "ENETUNREACH", "ETIMEDOUT"}
 )
@@ -262,7 +269,10 @@ var params = map[Param]spec{
 	GPUs: {name: "gpus"}, CopyMin: {name: "copy-min", form: duration}, CopyMax: {name: "copy-max", form: duration},
 	CallbackMax: {name: "callback-max", form: duration}, PinnedChunk: {name: "pinned-chunk"}, PinnedChunks: {name: "pinned-chunks"},
 	GPU: {name: "gpu"}, Pinned: {name: "pinned", form: word, words: onOff}, Sticky: {name: "sticky", form: word, words: onOff},
-	DriverCall: {name: "driver-call", form: word, words: driverCalls},
+	DriverCall: {name: "driver-call", form: word, words: driverCalls}, GPUDirect: {name: "gpu-direct", form: word, words: onOff},
+	Unordered: {name: "unordered", form: word, words: onOff}, Peermem: {name: "peermem", form: word, words: onOff},
+	RemoteStaging: {name: "remote-staging", form: word, words: onOff}, PinnedSlots: {name: "pinned-slots"}, PeerSlots: {name: "peer-slots"},
+	Slots: {name: "slots"},
 }
 
 type kindSpec struct {
@@ -277,7 +287,8 @@ var kinds = map[Kind]kindSpec{
 		Submissions, SubmittedBytes, PayloadBytes, Handlers, Queue, PeerSegments, Notifications, NotificationQueue, NotificationBytes,
 		RequestTimeout, SourceTimeout, IdleTimeout, KeepaliveIdle, UserTimeout, TCPNotes, RPCNotes, Plain, HostMemory, RDMAProgress, Width, BlockBytes, Endpoints, Grants, SendWork,
 		CompletionEntries, DirectBytes, StagingBytes, CachedRegions, KeyIndices, HPTCP, DataStreams, DataSlots, ChunkBytes,
-		CreditBytes, Checksums, GPUs, CopyMin, CopyMax, CallbackMax, PinnedChunk, PinnedChunks}},
+		CreditBytes, Checksums, GPUs, CopyMin, CopyMax, CallbackMax, PinnedChunk, PinnedChunks, GPUDirect, Unordered, Peermem,
+		RemoteStaging, PinnedSlots, PeerSlots}},
 
 	Allocate:         {name: "allocate", params: []Param{EngineOf, Memory, Length, Adopted, GPU, Pinned}},
 	FreeMemory:       {name: "free-memory", params: []Param{Memory}},

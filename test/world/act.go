@@ -86,7 +86,10 @@ func (r *run) allocate(a faults.Action) string {
 	m := &memory{name: a.Int(faults.Memory), life: l}
 	var err error
 	if m.object, m.gpu, err = l.onDevice(a); m.object != nil {
-		m.vault, m.data = l.vault, make([]byte, length)
+		m.vault, m.data, m.ordinal = l.vault, make([]byte, length), a.Int(faults.GPU)-1
+		if m.gpu && l.flushes() {
+			m.seen = make([]byte, length)
+		}
 	} else if err == nil && a.Bool(faults.Adopted) {
 		m.object, err = orbitte.Adopt(make([]byte, length))
 	} else if err == nil {
@@ -199,6 +202,7 @@ func (r *run) ended(l *life, what string, err error) {
 	if l.killed {
 		return // the call is unwound long after
 	}
+	l.impatient = l.impatient || class(err) == "deadline" || class(err) == "cancelled"
 	r.tell("%v %s => %s", l, what, class(err))
 	r.count("%s: %s", what, class(err))
 }

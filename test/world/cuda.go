@@ -37,11 +37,11 @@ func (l *life) powerUp(c *orbitte.Config) {
 	r.gpus = true
 	kernel := l.process.Kernel() // the driver's own: a callback may come when the engine has ended
 	seed := uint64(r.script.World.Get(faults.Seed))<<16 ^ uint64(l.slot.number)<<8 ^ uint64(l.number)
-	v := &vault{life: l}
+	v := &vault{life: l, owners: map[cuda.ContextHandle]int{}}
 	v.driver = simcuda.New(seed, simcuda.Options{
-		Devices: make([]cuda.DeviceInfo, gpus),
-		Now:     func() time.Duration { return time.Duration(r.net.Now()) },
-		Later:   r.net.Later,
+		Devices: l.devices(gpus), Granule: l.granule(),
+		Now:   func() time.Duration { return time.Duration(r.net.Now()) },
+		Later: r.net.Later,
 		Signal: func(*simcuda.Driver) (int, func(), func(), func(), error) {
 			d, signal, err := l.process.Signal()
 			return int(d), signal, func() { l.process.Unsignal(d) }, func() { _ = kernel.Close(d) }, err
@@ -52,6 +52,7 @@ func (l *life) powerUp(c *orbitte.Config) {
 	})
 	v.Calls, l.vault = v.driver, v
 	c.CUDA = v
+	l.goDirect(c)
 	lanes, chunk, chunks := uint64(c.Lanes), uint64(own.Get(faults.PinnedChunk)), uint64(own.Get(faults.PinnedChunks))
 	if c.Limits.StagingChunkBytes = chunk; chunk > 0 {
 		if chunks == 0 {
@@ -90,6 +91,8 @@ func (m *memory) look() {
 	}
 	if !m.gpu {
 		copy(m.data, m.object.Bytes())
+	} else if m.seen != nil {
+		copy(m.data, m.seen)
 	} else if !v.driver.Peek(cuda.Pointer(m.object.Address()), m.data) {
 		panic(fmt.Sprintf("world: memory %d of %v is not on its GPU any more", m.name, m.life))
 	}
@@ -108,6 +111,9 @@ func (m *memory) store(at, length int) {
 	case m.vault == nil:
 	case m.gpu:
 		m.vault.driver.Poke(cuda.Pointer(m.object.Address()+uint64(at)), m.data[at:at+length])
+		if m.seen != nil {
+			copy(m.seen[at:], m.data[at:at+length])
+		}
 	default:
 		copy(m.object.Bytes()[at:], m.data[at:at+length])
 	}
@@ -232,7 +238,7 @@ func (r *run) spoilCallback(a faults.Action) string {
 // ends are the driver calls without which something is not proven to have ended, or is not given back.
 var ends = map[string]bool{
 	"cuStreamSynchronize": true, "cuCtxPopCurrent_v2": true, "cuMemFree_v2": true, "cuMemFreeHost": true, "cuEventDestroy_v2": true,
-	"cuStreamDestroy_v2": true, "cuDevicePrimaryCtxRelease_v2": true,
+	"cuStreamDestroy_v2": true, "cuDevicePrimaryCtxRelease_v2": true, "cuFlushGPUDirectRDMAWrites": true,
 }
 
 func (r *run) failDriver(a faults.Action) string {

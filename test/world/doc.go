@@ -11,7 +11,9 @@
 // loses a completion or is removed, may make an engine keep something for good; then it lists that, and its process is ended.
 //
 // About one seed in five has CUDA: its engines have drivers with GPUs of their own, on which some of their memory is, and
-// copies take their time. The model keeps every byte of device memory, too, but for those that a copy may be writing.
+// copies take their time. The model keeps every byte of device memory, too, but for those that a copy may be writing. More
+// than half of these have GPUDirect, remote staging, or both. What RDMA devices write to a GPU that does not order it is seen
+// by the model after a flush only, as by a program; and a key to a GPU's memory is held against who asked for it.
 //
 // It may import anything. Beside the engines' public API it looks at simkernel's connections and at the
 // operations that engines submit to their kernels, and counts segments.Mappings.

@@ -34,6 +34,7 @@ type generator struct {
 	x       *railed   // nil: no RDMA
 	h       *hurried  // nil: no HP-TCP
 	c       *powered  // nil: no CUDA
+	d       *straight // nil: neither GPUDirect nor remote staging
 }
 
 type plannedSlot struct {
@@ -79,6 +80,7 @@ func Generate(seed uint64, turns int) faults.Script {
 	g.rail(seed)
 	g.hurry(seed)
 	g.power(seed)
+	g.straighten(seed)
 	g.head(seed)
 	g.setUp()
 	for g.turn < g.turns {
@@ -146,6 +148,9 @@ func (g *generator) head(seed uint64) {
 	if g.x != nil {
 		w = g.x.world(w)
 	}
+	if g.d != nil {
+		w = g.d.world(w)
+	}
 	g.script.World = w
 	for i := range engines {
 		g.slots = append(g.slots, &plannedSlot{})
@@ -161,6 +166,9 @@ func (g *generator) head(seed uint64) {
 		}
 		if g.c != nil {
 			e = g.c.engine(e)
+		}
+		if g.d != nil {
+			e = g.d.engine(e)
 		}
 		g.script.Engines = append(g.script.Engines, e)
 	}
@@ -221,12 +229,18 @@ func (g *generator) do(a faults.Action) {
 	if g.c != nil {
 		a = g.c.place(a)
 	}
+	if g.d != nil {
+		a = g.direct(a)
+	}
 	g.put(a)
 	if g.x != nil {
 		g.meddle()
 	}
 	if g.c != nil {
 		g.trouble()
+	}
+	if g.d != nil {
+		g.disturb()
 	}
 }
 

@@ -29,12 +29,16 @@ func (g *generator) rail(seed uint64) {
 	if random.IntN(railedEvery) != 0 || g.p.fair || g.p.large {
 		return
 	}
+	g.x = newRailed(random, g.p.faulty)
+}
+
+func newRailed(random *rand.Rand, faulty bool) *railed {
 	x := &railed{random: random}
 	x.mixed, x.staged, x.tiny, x.two = x.chance(50), x.chance(35), x.chance(25), x.chance(50)
-	if g.p.faulty {
+	if faulty {
 		x.faulty, x.refuses = x.chance(80), x.chance(30)
 	}
-	g.x = x
+	return x
 }
 
 func (x *railed) chance(percent int) bool { return x.random.IntN(100) < percent }

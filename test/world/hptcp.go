@@ -98,7 +98,7 @@ func (s *submission) cut() {
 		if c := o.remote.life.chunk(); c > 0 && (chunk == 0 || c < chunk) {
 			chunk = c
 		}
-		o.split = o.fast && (o.direct && together > 1 || (o.direct || !o.write) && chunk > 0 && o.length > chunk)
+		o.split = o.fast && (o.direct && together > 1 || (o.direct || !o.write) && chunk > 0 && o.length > chunk) || o.slotted && o.length > o.remote.life.slotBytes()
 		if o.split {
 			o.seen = make([]bool, o.length)
 		}
@@ -211,6 +211,7 @@ func (m *memory) retouched(o *op) {
 // spoil notes that a submission has run out of time, or was cancelled: the data streams to its peers may end with it, and
 // with them requests of others.
 func (s *submission) spoil() {
+	s.life.impatient = true
 	if s.life.spoiled == nil {
 		s.life.spoiled = map[*life]bool{}
 	}

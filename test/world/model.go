@@ -22,6 +22,8 @@ type memory struct {
 	closed  bool
 	vault   *vault // a driver whose devices reach it; nil: none
 	gpu     bool   // it is on one of them
+	ordinal int    // which
+	seen    []byte // what is visible of it, where writes of network devices need a flush for that; nil: all
 }
 
 // op is one request of a submission in flight, or one whose effect is not known.
@@ -37,12 +39,14 @@ type op struct {
 	fromAt     int
 	toAt       int
 	length     int
-	direct     bool   // the destination is placed directly: it may change in parts
-	rdma       bool   // it is carried by devices: parts come in any order
-	fast       bool   // it is carried by HP-TCP: the same
-	split      bool   // by several requests on the wire, each a matter of its own
-	page       int    // its pages of that size arrive in reverse order; 0: none
-	seen       []bool // of a split one: the bytes of the destination that have held what they should
+	direct     bool            // the destination is placed directly: it may change in parts
+	rdma       bool            // it is carried by devices: parts come in any order
+	fast       bool            // it is carried by HP-TCP: the same
+	slotted    bool            // it goes through slots of the peer's: the same
+	ended      reactor.Instant // once it is over
+	split      bool            // by several requests on the wire, each a matter of its own
+	page       int             // its pages of that size arrive in reverse order; 0: none
+	seen       []bool          // of a split one: the bytes of the destination that have held what they should
 	legal      [][]byte
 	matched    bool    // the destination held one of the legal contents whole at some moment since submission
 	touched    bool    // a change was seen that nothing but this op explains
@@ -146,7 +150,7 @@ func (o *op) look() {
 
 // leave ends what the op may do. One of unknown effect goes on as a target with what was legal until now.
 func (o *op) leave(unknown bool) {
-	o.over = true
+	o.over, o.ended = true, o.submission.life.run.net.Now()
 	o.from.sources = without(o.from.sources, o)
 	if !unknown {
 		o.to.targets = without(o.to.targets, o)
@@ -167,7 +171,7 @@ const sliceBytes = 1 << 20
 func (o *op) pieces() bool { return o.direct || o.length > sliceBytes }
 
 // apart says whether the op goes another way than the control stream.
-func (o *op) apart() bool { return o.rdma || o.fast }
+func (o *op) apart() bool { return o.rdma || o.fast || o.slotted }
 
 func (o *op) overlaps(first, end int) bool { return o.toAt < end && first < o.toAt+o.length }
 

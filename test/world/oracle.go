@@ -204,10 +204,12 @@ func (r *run) succeeded(o *op) {
 	if o.from.gpu || o.to.gpu {
 		r.count("cuda: ok")
 	}
+	o.countDirect()
 	o.matched = o.matched || o.hiddenBy()
 	if !o.matched && o.length > 0 {
 		r.violate(OracleResult, "%v: %v succeeded, but its destination never held what its source held", o.submission.life, o)
 	}
+	r.unexposed(o)
 	if !o.permitted() {
 		r.violate(OracleRight, "%v: %v succeeded, but its region forbids it", o.submission.life, o)
 	}
@@ -260,7 +262,7 @@ func (r *run) expected(s *submission, err error) {
 			s.spoil()
 		}
 		r.unfounded(s, err)
-		if !r.beside(s, err) {
+		if !r.beside(s, err) && !s.unpinned(err) {
 			r.unexplained(s.life, err)
 		}
 	}

@@ -59,6 +59,8 @@ func (r *run) newFabric() *simverbs.Fabric {
 		Later:       r.net.Later,
 		Mapped:      func(uint64, uint64, bool) bool { return true },
 		Violation:   func(err error) { r.violate(OracleFabric, "%v", err) },
+		Peer:        r.byAddress,
+		Export:      r.byDescriptor,
 		Signal: func(n *simverbs.Process) (int, func(), func(), func(), error) {
 			process := r.natives[n.Name()]
 			d, signal, err := process.Signal()
@@ -69,7 +71,7 @@ func (r *run) newFabric() *simverbs.Fabric {
 			}, err
 		},
 	})
-	r.natives = map[string]*simkernel.Process{}
+	r.natives, r.owners = map[string]*simkernel.Process{}, map[string]*life{}
 	var devices []simverbs.DeviceSpec
 	for i := range r.rails() {
 		devices = append(devices, simverbs.DeviceSpec{Name: deviceName(i)})
@@ -91,12 +93,12 @@ func (l *life) wireUp(c *orbitte.Config) {
 		return
 	}
 	l.native = r.fabric.Host(l.slot.host.String()).Process(l.process.Name())
-	r.natives[l.process.Name()] = l.process
+	r.natives[l.process.Name()], r.owners[l.process.Name()] = l.process, l
 	progress := orbitte.RDMAEventDriven
 	if own.Get(faults.RDMAProgress) == 1 {
 		progress = orbitte.RDMAPolling
 	}
-	l.tomb = newTomb(l.native)
+	l.tomb = newTomb(l)
 	c.Verbs = l.tomb
 	c.RDMA = &orbitte.RDMAConfig{
 		HostMemory: orbitte.HostMemory(own.Get(faults.HostMemory)), Progress: progress, Width: own.Int(faults.Width),
@@ -265,6 +267,7 @@ func (r *run) badWork(a faults.Action) string {
 // makes are the calls whose failure leaves nothing behind.
 var makes = map[string]bool{
 	"ibv_create_qp": true, "ibv_reg_mr": true, "ibv_alloc_mw": true, "ibv_create_cq": true, "ibv_query_port": true, "ibv_query_gid_ex": true,
+	"ibv_alloc_pd": true, "ibv_reg_dmabuf_mr": true,
 }
 
 func (r *run) failCall(a faults.Action) string {
@@ -388,5 +391,5 @@ func (o *op) overRDMA() bool { return o != nil && o.rdma }
 // peerFailed explains what a source says of itself: its library may fail.
 func (r *run) peerFailed(s *submission, err error) bool {
 	o := s.failedOp(err)
-	return (o.overRDMA() && r.wounded || o.sourceFailed()) && errors.Is(err, orbitte.ErrPeer)
+	return (o.overRDMA() && r.wounded || o.sourceFailed() || o.takenBack(err)) && errors.Is(err, orbitte.ErrPeer)
 }

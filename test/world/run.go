@@ -71,6 +71,7 @@ type run struct {
 	residents     int64                         // memory objects of the process before the run
 	fabric        *simverbs.Fabric              // nil: no RDMA
 	natives       map[string]*simkernel.Process // by the name of their process
+	owners        map[string]*life              // the same
 	moved         map[string]bool               // whose address has moved, by host and device
 	wounded       bool                          // true exactly when the script has faults of devices: their failures are told to peers
 	worked        int                           // steps of engines that did something
@@ -125,6 +126,8 @@ type life struct {
 	native       *simverbs.Process              // nil: the engine has no RDMA
 	tomb         *tomb                          // what the engine is given of it
 	vault        *vault                         // nil: the engine has no CUDA
+	impatient    bool                           // some call or batch of its was cancelled or ran out of time: its stream is retired
+	wanted       []*op                          // ever asked of it over RDMA, in memory on its GPUs
 	hurt         bool                           // true exactly when its GPUs or their driver were told to fail
 	hung         bool                           // true exactly when a GPU may never end a copy
 	deaf         bool                           // true exactly when a host callback may never come
@@ -310,6 +313,7 @@ func (l *life) config() orbitte.Config {
 	l.wireUp(&config)
 	l.hurry(&config)
 	l.powerUp(&config)
+	l.offer(&config)
 	return config
 }
 

@@ -95,6 +95,7 @@ func (r *run) watch() {
 			continue
 		}
 		r.conserves(l)
+		r.evicted(l)
 		for _, s := range l.open {
 			if s.ended || s.deadline == 0 || r.net.Now() <= s.deadline.After(s.late()) {
 				continue
@@ -139,7 +140,7 @@ func (r *run) wronglyRefused(s *submission, err error) {
 		stands = o.covered(o.remote, o.remoteAt(), netproto.RemoteRead, o.segment.born)
 	}
 	if stands && o.length > 0 && o.within() {
-		r.violate(OracleError, "%v: %v was refused as %s, but what it asks for is registered", s.life, o, class(err))
+		r.violate(OracleError, "%v: %v was refused as %s, but what it asks for is registered: %v", s.life, o, class(err), err)
 	}
 }
 
@@ -218,13 +219,19 @@ type serving struct {
 
 // servedInTime finds a source whose handlers are held and get nowhere for longer than its own deadline.
 func (r *run) servedInTime(l *life, stats orbitte.Stats) {
-	held, t := int64(0), stats.Totals
+	held, open, t := int64(0), int64(0), stats.Totals
 	for _, g := range stats.Gauges {
-		if g.Name == "source handlers" {
+		switch {
+		case g.Name == "source handlers":
 			held = g.Used
+		case strings.HasPrefix(g.Name, "accepted streams"):
+			open += g.Used
 		}
 	}
-	done := t.ReadsServed + t.WritesServed + t.Described + t.NotificationsReceived + t.FramesRefused + t.SourceTimeouts + t.Overflowed + t.BytesServed
+	done := t.ReadsServed + t.WritesServed + t.Described + t.NotificationsReceived + t.FramesRefused + t.SourceTimeouts + t.Overflowed + t.BytesServed + t.Accepted - uint64(open)
+	if slots := stats.RemoteStaging; slots != nil { // what was asked about slots, and done for it
+		done += slots.Pinned + slots.Copies + slots.Copied + slots.Failed
+	}
 	now := int64(r.net.Now())
 	if held == 0 || done != l.serving.done || l.serving.since == 0 || l.stopped {
 		l.serving = serving{done: done, since: now, steps: l.steps}

@@ -19,6 +19,9 @@ const (
 	opRPCNotify  = 22
 	opGrants     = 4  // to 7: a body stands behind the header, whose head says how long it is
 	opConnect    = 64 // to 67: a body of the header's length
+	opPin        = 68 // a body of pinBytes, behind a header with the length of a range
+	opDelegate   = 69 // and 70: a body of the header's length
+	pinBytes     = 32
 	grantHead    = 32 // with slices 2 and connections 1 in front
 	grantOf      = 32 // a connection
 	grantSlice   = 24
@@ -123,7 +126,15 @@ func (s *stream) request() {
 		f.length, f.ready, f.grants = grantHead, true, true
 	case opConnect, opConnect + 1, opConnect + 2, opConnect + 3:
 		f.ready = true
+	case opDelegate, opDelegate + 1:
+		f.ready = true
+	case opPin:
+		f.length, f.ready = pinBytes, true
 	case opRead, opWrite:
+		if h[28]&0x80 != 0 { // a slot of the peer's, and no region
+			s.life.run.slotFramed(s, h, f)
+			break
+		}
 		f.op = s.life.run.framed(s, h, f)
 	}
 	s.asked = append(s.asked, f)

@@ -18,6 +18,8 @@ type tomb struct {
 	pairs       map[verbs.PairHandle]*mourned
 	order       []verbs.PairHandle // of making
 	descriptors map[any]int
+	life        *life
+	exposed     []exposure
 }
 
 // mourned is one queue pair and its work that has not completed, the oldest first.
@@ -27,8 +29,8 @@ type mourned struct {
 	sent, posted    []uint64
 }
 
-func newTomb(c verbs.Calls) *tomb {
-	return &tomb{Calls: c, pairs: map[verbs.PairHandle]*mourned{}, descriptors: map[any]int{}}
+func newTomb(l *life) *tomb {
+	return &tomb{Calls: l.native, life: l, pairs: map[verbs.PairHandle]*mourned{}, descriptors: map[any]int{}}
 }
 
 // gone is the answer to whoever wants something new.
@@ -169,7 +171,11 @@ func (t *tomb) Arm(h verbs.QueueHandle) error {
 }
 
 func (t *tomb) Deregister(h verbs.RegionHandle) error {
-	return t.end(func() error { return t.Calls.Deregister(h) })
+	err := t.end(func() error { return t.Calls.Deregister(h) })
+	if err == nil {
+		t.covered(h)
+	}
+	return err
 }
 
 func (t *tomb) FreeWindow(h verbs.WindowHandle) error {
@@ -208,7 +214,25 @@ func (t *tomb) Register(d verbs.DomainHandle, address, length uint64, a verbs.Ac
 	if t.closed {
 		return 0, 0, 0, gone("ibv_reg_mr")
 	}
-	return t.Calls.Register(d, address, length, a)
+	h, local, remote, err := t.Calls.Register(d, address, length, a)
+	t.expose(h, address, length, a, err)
+	return h, local, remote, err
+}
+
+func (t *tomb) RegisterDescriptor(d verbs.DomainHandle, offset, length, address uint64, descriptor int, a verbs.Access) (verbs.RegionHandle, verbs.LocalKey, verbs.RemoteKey, error) {
+	if t.closed {
+		return 0, 0, 0, gone("ibv_reg_dmabuf_mr")
+	}
+	h, local, remote, err := t.Calls.RegisterDescriptor(d, offset, length, address, descriptor, a)
+	t.expose(h, address, length, a, err)
+	return h, local, remote, err
+}
+
+func (t *tomb) AllocateDomain(h verbs.DeviceHandle) (verbs.DomainHandle, error) {
+	if t.closed {
+		return 0, gone("ibv_alloc_pd")
+	}
+	return t.Calls.AllocateDomain(h)
 }
 
 func (t *tomb) AllocateWindow(d verbs.DomainHandle) (verbs.WindowHandle, verbs.RemoteKey, error) {

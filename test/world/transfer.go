@@ -48,6 +48,10 @@ func (r *run) prepare(l *life, a faults.Action) *prepared {
 			request.Transport = orbitte.TransportRDMA
 			o.rdma, o.direct = q.Length > 0 && s.peer != l, o.to.life.exposes() || o.to.gpu
 		}
+		if q.Slots > 0 {
+			request.RemoteSlots = q.Slots
+			o.slotted, o.direct = q.Length > 0 && s.peer != l, true
+		}
 		if q.Transport == 2 {
 			o.overHPTCP(q, &request)
 		}
@@ -95,6 +99,7 @@ func (r *run) admitted(p *prepared, a faults.Action) *submission {
 		if o.within() {
 			s.ops = append(s.ops, o)
 			o.start()
+			o.claim()
 			if !o.apart() { // its payload never goes over the control stream
 				r.asked[o.key()]++
 			}

@@ -18,7 +18,8 @@ type vault struct {
 	life    *life
 	closed  bool // true exactly when the process was killed
 	flights []flight
-	asked   [gpusMax]bool // by GPU: some memory was asked for on it
+	asked   [gpusMax]bool              // by GPU: some memory was asked for on it
+	owners  map[cuda.ContextHandle]int // GPUs, by their context
 }
 
 // flight is what one copy may write, from its start to the proof of its end: the event behind it, or its empty stream. One
@@ -84,6 +85,11 @@ func (v *vault) Synchronize(c cuda.ContextHandle, s cuda.StreamHandle) error {
 // landed takes a proof. The model sees what it proves at once, before anybody can build on it.
 func (v *vault) landed(which func(flight) bool) {
 	before := len(v.flights)
+	for _, f := range v.flights {
+		if which(f) {
+			v.reveal(f.to, f.bytes)
+		}
+	}
 	if v.flights = slices.DeleteFunc(v.flights, which); len(v.flights) < before && v.life.engine != nil && v.life.alive() {
 		v.life.run.explain(v.life)
 	}
@@ -108,7 +114,11 @@ func made[H ~uint64](v *vault, call string, native func() (H, error)) (H, error)
 // The rest of cuda.Calls that makes or ends something.
 
 func (v *vault) AcquirePrimary(ordinal int) (cuda.ContextHandle, error) {
-	return made(v, "cuDevicePrimaryCtxRetain", func() (cuda.ContextHandle, error) { return v.Calls.AcquirePrimary(ordinal) })
+	h, err := made(v, "cuDevicePrimaryCtxRetain", func() (cuda.ContextHandle, error) { return v.Calls.AcquirePrimary(ordinal) })
+	if happened(err) {
+		v.owners[h] = ordinal
+	}
+	return h, err
 }
 
 func (v *vault) ReleasePrimary(ordinal int) error {

@@ -85,6 +85,7 @@ var others = []string{
 	"note: delivered complete", "note: failed none", "note: failed unknown", "note: skipped none", "notify: unavailable", "notify: exhausted",
 	"open-segment: stale-epoch", "open-segment: unreachable", "open-segment: deadline", "open-segment: cancelled", "open-segment: exhausted",
 	"unregister: unquiesced", "close-segment: unquiesced", "register: exhausted", "retry-notes: ok", "rdma: ok", "cuda: ok", "cuda: retained",
+	"cuda: direct read here", "cuda: direct read there", "cuda: direct write here", "cuda: direct write there", "cuda: slots read", "cuda: slots write",
 }
 
 // proves T-1, T-3, T-5, T-10, G-1, G-8, B-4, N-2, N-3, N-4, U-1, U-2, L-3; field cases F-5, F-14, F-16, F-20, F-21, F-45, F-46
