@@ -83,7 +83,8 @@ func (g *generator) direct(a faults.Action) faults.Action {
 	}
 	for i := range a.Requests {
 		q := &a.Requests[i]
-		if q.Transport == 0 && (d.gpus[q.Target] && d.chance(60) || d.chance(2)) && g.peerOf(a.Int(faults.EngineOf), q.Segment) != a.Int(faults.EngineOf) {
+		likely := []int{60, 25, 0}[q.Transport]
+		if (d.gpus[q.Target] && d.chance(likely) || d.chance(2)) && g.peerOf(a.Int(faults.EngineOf), q.Segment) != a.Int(faults.EngineOf) {
 			q.Slots = int(d.between(1, 4))
 			if d.chance(10) {
 				q.Slots = int(d.between(5, 17))
