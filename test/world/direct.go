@@ -71,6 +71,19 @@ func (r *run) byAddress(p *simverbs.Process, address, length uint64) (uint64, bo
 	return l.vault.driver.Real(cuda.Pointer(address), length)
 }
 
+// ofHost is true exactly for memory that a network device can reach without a module for GPUs.
+func (r *run) ofHost(address, _ uint64, _ bool) bool {
+	for _, l := range r.lives {
+		if l.vault == nil {
+			continue
+		}
+		if info, err := l.vault.driver.Attributes(address); err == nil && info.Type == cuda.MemoryDevice {
+			return false
+		}
+	}
+	return true
+}
+
 // byDescriptor is how they find it behind a DMA-BUF.
 func (r *run) byDescriptor(p *simverbs.Process, descriptor int, offset, length uint64) (uint64, bool) {
 	l := r.owners[p.Name()]

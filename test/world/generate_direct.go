@@ -84,6 +84,9 @@ func (g *generator) direct(a faults.Action) faults.Action {
 	for i := range a.Requests {
 		q := &a.Requests[i]
 		likely := []int{60, 25, 0}[q.Transport]
+		if q.Transport == 1 && q.Length > partsMost { // each slot's worth has grants of its own, and moves by itself
+			likely = 0
+		}
 		if (d.gpus[q.Target] && d.chance(likely) || d.chance(2)) && g.peerOf(a.Int(faults.EngineOf), q.Segment) != a.Int(faults.EngineOf) {
 			q.Slots = int(d.between(1, 4))
 			if d.chance(10) {
@@ -93,6 +96,9 @@ func (g *generator) direct(a faults.Action) faults.Action {
 	}
 	return a
 }
+
+// partsMost bounds what goes through slots over RDMA, in bytes: slots may be as small as 16.
+const partsMost = 1024
 
 // disturb adds a fault of the calls that only GPUDirect makes behind some actions.
 func (g *generator) disturb() {

@@ -37,10 +37,14 @@ func (r *run) idles(l *life, what, budget string, err error) {
 	if l.native != nil && what == "close-source" {
 		budget = "RDMA grants" // a handler may be at work on the end of what was granted before (G-6)
 	}
-	if g := l.gauge(budget); err == nil && g.Used > 0 {
+	if g := l.gauge(budget); err == nil && g.Used > 0 && !l.retains() {
 		r.violate(OracleQuiet, "%v: %s ended, but %d %s are charged to %q", l, what, g.Used, g.Unit, g.Name)
 	}
 }
+
+// retains is true exactly when the engine lists what has no proof of its end, for a reason that the world gave: that stays
+// charged, and nobody waits for it.
+func (l *life) retains() bool { return l.doubtful && len(l.engine.RetainedResources()) > 0 }
 
 // conserves looks at a source that rests: a frame waits only while every handler is at work. Only engines with few handlers let frames wait.
 func (r *run) conserves(l *life) {

@@ -57,7 +57,7 @@ func (r *run) newFabric() *simverbs.Fabric {
 		Personality: simverbs.Personality(personality - 1),
 		Now:         func() time.Duration { return time.Duration(r.net.Now()) },
 		Later:       r.net.Later,
-		Mapped:      func(uint64, uint64, bool) bool { return true },
+		Mapped:      r.ofHost,
 		Violation:   func(err error) { r.violate(OracleFabric, "%v", err) },
 		Peer:        r.byAddress,
 		Export:      r.byDescriptor,
