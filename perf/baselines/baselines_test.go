@@ -7,10 +7,12 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 )
 
@@ -174,16 +176,15 @@ func TestScatteredPagesAreEachWrittenOnce(t *testing.T) {
 	defer s.Close()
 	const count, size = 600, 4096
 	block := make([]byte, count*size)
-	for i := range block {
-		block[i] = 7
-	}
 	if _, err := s.Bulk(Command{What: Pull, Scattered: true, Count: count, Size: size}, block); err != nil {
 		t.Fatal(err)
 	}
-	for i := range count {
-		// The server marks the first byte of each page of its memory and leaves the rest zero.
-		if page := block[i*size:][:size]; page[0] != 1 || !bytes.Equal(page[1:], make([]byte, size-1)) {
-			t.Fatalf("page %d was not written", i)
+	far := make([]byte, count*size)
+	Fill(far)
+	for i := range uint64(count) {
+		near, want := block[Jump(i, count, NearStep)*size:][:size], far[Jump(i, count, FarStep)*size:][:size]
+		if !bytes.Equal(near, want) {
+			t.Fatalf("page %d is not the one that it should be", i)
 		}
 	}
 	exercise(t, s)
@@ -323,5 +324,73 @@ func TestMissingToolSaysWhatToInstall(t *testing.T) {
 	}
 	if _, err := tool.Run(context.Background(), 1, 64); err == nil || err.Error() != tool.Missing().Error() {
 		t.Errorf("a missing tool ran: %v", err)
+	}
+}
+
+// A line without a zero byte in most places: what processors move faster is not what is measured.
+func TestFillLeavesNoLineOfZeros(t *testing.T) {
+	b := make([]byte, 8192+5)
+	Fill(b)
+	for at := 0; at < len(b); at += 64 {
+		line := b[at:min(at+64, len(b))]
+		if zeros := bytes.Count(line, []byte{0}); zeros > len(line)/8 {
+			t.Errorf("the line at %d has %d zeros", at, zeros)
+		}
+	}
+	if bytes.Equal(b[:4096], b[4096:8192]) {
+		t.Error("two pages are the same")
+	}
+}
+
+// Both sides of every connection of the raw loops and of plain Go have the congestion control that the engine has.
+func TestBothSidesOfPlainGoHaveReno(t *testing.T) {
+	l, err := ListenNet()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	client, err := Dial(t.Context(), l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	server, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	for name, c := range map[string]net.Conn{"client": client, "server": server} {
+		raw, err := c.(*net.TCPConn).SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var used string
+		if controlled := raw.Control(func(fd uintptr) { used, err = unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION) }); controlled != nil || err != nil {
+			t.Fatal(controlled, err)
+		}
+		if strings.TrimRight(used, "\x00") != "reno" {
+			t.Errorf("the %s has %q", name, used)
+		}
+	}
+}
+
+// gnet and grpc-go are found from any working folder: of this module, of the nested one, and of none.
+func TestPeersAreFoundFromAnyFolder(t *testing.T) {
+	var folders []string
+	for _, name := range []string{"../..", "../../examples", "../peers", t.TempDir()} {
+		folder, err := filepath.Abs(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		folders = append(folders, folder)
+	}
+	for _, folder := range folders {
+		t.Chdir(folder)
+		at, err := peersFolder(t.Context())
+		if err != nil {
+			t.Errorf("from %s: %v", folder, err)
+		} else if _, err := os.Stat(filepath.Join(at, "gnet.go")); err != nil {
+			t.Errorf("from %s: %v", folder, err)
+		}
 	}
 }

@@ -1,15 +1,37 @@
 package baselines
 
 import (
+	"context"
 	"io"
 	"net"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// ListenNet makes the server of plain Go: net.Listen, a goroutine for each connection, and says where it is.
-func ListenNet() (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") }
+// Reno gives a socket, and what a listening one accepts, the congestion control that every side of a comparison has: the
+// bbr that is many systems' default costs loopback up to five times, and the engine takes reno on one host, too.
+func Reno(fd int) error {
+	return unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno")
+}
 
-// ServeNet serves until the listener is closed.
+// control is Reno for the net package; a system without reno keeps its default.
+func control(_, _ string, c syscall.RawConn) error {
+	return c.Control(func(fd uintptr) { _ = Reno(int(fd)) })
+}
+
+// ListenNet makes a listener of plain Go on loopback, whose connections have Reno.
+func ListenNet() (net.Listener, error) {
+	return (&net.ListenConfig{Control: control}).Listen(context.Background(), "tcp", "127.0.0.1:0")
+}
+
+// Dial is net.Dial with Reno.
+func Dial(ctx context.Context, address string) (net.Conn, error) {
+	return (&net.Dialer{Control: control}).DialContext(ctx, "tcp", address)
+}
+
+// ServeNet serves each connection on a goroutine, until the listener is closed.
 func ServeNet(l net.Listener) {
 	for {
 		c, err := l.Accept()
@@ -34,6 +56,7 @@ func serveNetConn(conn net.Conn) {
 		}
 		if n := MemoryBytes(c.Size); uint64(len(block)) < n {
 			block = make([]byte, n)
+			Fill(block)
 		}
 		if answerNet(conn, c, block) != nil {
 			return
@@ -68,7 +91,7 @@ type NetConn struct{ conn net.Conn }
 
 // DialNet opens one.
 func DialNet(address string) (*NetConn, error) {
-	conn, err := net.Dial("tcp", address)
+	conn, err := Dial(context.Background(), address)
 	if err != nil {
 		return nil, err
 	}

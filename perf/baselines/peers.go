@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"time"
 )
 
@@ -15,20 +16,35 @@ func BuildPeers(ctx context.Context, into string) (string, error) {
 	if _, err := exec.LookPath("go"); err != nil {
 		return "", Absent("gnet and grpc-go need the go tool to be built")
 	}
-	out, err := exec.CommandContext(ctx, "go", "list", "-f", "{{.Dir}}", "github.com/orbitte/orbitte/perf/baselines").Output()
+	folder, err := peersFolder(ctx)
 	if err != nil {
-		return "", Absent("the sources of perf/peers are not here: run in the checkout of OrbitTE")
+		return "", err
 	}
-	folder := filepath.Join(filepath.Dir(lastLine(string(out))), "peers")
 	path := filepath.Join(into, "orbitbench-peers")
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	c := exec.CommandContext(ctx, "go", "build", "-o", path, ".")
-	c.Dir, c.Env = folder, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
+	c.Dir, c.Env = folder, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false", "GOWORK=off")
 	if text, err := c.CombinedOutput(); err != nil {
 		return "", Absent("perf/peers could not be built: %s", lastLine(string(text)))
 	}
 	return path, nil
+}
+
+// peersFolder finds the nested module from any working folder within the checkout, and otherwise where this program was
+// built from.
+func peersFolder(ctx context.Context) (string, error) {
+	own := ""
+	if out, err := exec.CommandContext(ctx, "go", "list", "-f", "{{.Dir}}", "github.com/orbitte/orbitte/perf/baselines").Output(); err == nil {
+		own = lastLine(string(out))
+	} else if _, file, _, ok := runtime.Caller(0); ok {
+		own = filepath.Dir(file)
+	}
+	folder := filepath.Join(filepath.Dir(own), "peers")
+	if _, err := os.Stat(filepath.Join(folder, "go.mod")); err != nil || own == "" {
+		return "", Absent("the sources of perf/peers are not here: run in the checkout of OrbitTE")
+	}
+	return folder, nil
 }
 
 // PeersModules are the modules that results name, by their usual names.

@@ -94,3 +94,19 @@ func Jump(i, count, step uint64) uint64 { return i * step % count }
 
 // MemoryBytes is how much memory blocks of a size go round in.
 func MemoryBytes(size uint64) uint64 { return max(WorkingBytes, size) }
+
+// Fill gives memory a content without a line of zeros, as real data has. On some processors (seen on AMD Zen 4: memcpy over
+// 4 MiB at 51 GB/s against 26) lines that are nearly all zero pass between caches at twice the rate, so a side that moves
+// zeros would be held against one that moves data.
+func Fill(b []byte) {
+	x := uint64(0x9e3779b97f4a7c15)
+	for ; len(b) >= 8; b = b[8:] {
+		x ^= x << 13
+		x ^= x >> 7
+		x ^= x << 17
+		binary.NativeEndian.PutUint64(b, x)
+	}
+	for i := range b {
+		b[i] = byte(x>>8*uint64(i)) | 1
+	}
+}

@@ -60,9 +60,7 @@ func serveRawStream(fd int) {
 		}
 		if n := c.memoryBytes(); uint64(len(block)) < n {
 			block = make([]byte, n)
-			for i := 0; i < len(block); i += 4096 { // its pages, before they are measured
-				block[i] = 1
-			}
+			Fill(block)
 		}
 		if s.answer(c, block) != nil {
 			return

@@ -139,34 +139,42 @@ func quantile(s *Sample, q float64) float64 {
 	return micro(s.Latency.Quantile(q))
 }
 
-// Compare fills the ratios: this subject's rounds over the best baseline of the same round.
+// Compare fills the ratios: each round of this subject over the same round of the best baseline.
 func (c *Cell) Compare(f Figure, own []Sample, baselines [][]Sample) {
 	c.Measured = string(f)
-	var ratios, tails []float64
-	for i := range own {
-		if best := bestOf(f.Of, f.LessIsBetter(), baselines, i); best > 0 {
-			ratios = append(ratios, f.Of(&own[i])/best)
-		}
-		tail := func(s *Sample) float64 { return quantile(s, 0.99) }
-		if best := bestOf(tail, true, baselines, i); best > 0 {
-			tails = append(tails, tail(&own[i])/best)
-		}
-	}
-	c.Ratio, c.RatioP99 = spreadOrNil(ratios), spreadOrNil(tails)
+	c.Ratio = ratios(f.Of, f.LessIsBetter(), own, baselines)
+	c.RatioP99 = ratios(func(s *Sample) float64 { return quantile(s, 0.99) }, true, own, baselines)
 }
 
-// bestOf is the best figure among the baselines of one round; 0 when none has it.
-func bestOf(figure func(*Sample) float64, least bool, baselines [][]Sample, round int) float64 {
-	best := 0.0
-	for _, b := range baselines {
-		if round >= len(b) {
-			continue
-		}
-		if v := figure(&b[round]); v > 0 && (best == 0 || least && v < best || !least && v > best) {
-			best = v
+func ratios(figure func(*Sample) float64, least bool, own []Sample, baselines [][]Sample) *Spread {
+	best := Best(figure, least, baselines)
+	if best < 0 {
+		return nil
+	}
+	var list []float64
+	for i := range min(len(own), len(baselines[best])) {
+		if v := figure(&baselines[best][i]); v > 0 {
+			list = append(list, figure(&own[i])/v)
 		}
 	}
-	return best
+	return spreadOrNil(list)
+}
+
+// Best is the index of the subject with the best median over its rounds, of those that have the figure; -1 when none has.
+// One is chosen for the whole run: the best of each round would be the best of the noise of several as well, a figure that
+// none of them has.
+func Best(figure func(*Sample) float64, least bool, subjects [][]Sample) int {
+	best, at := 0.0, -1
+	for k, samples := range subjects {
+		var list []float64
+		for i := range samples {
+			list = append(list, figure(&samples[i]))
+		}
+		if v := Median(list); v > 0 && (at < 0 || least && v < best || !least && v > best) {
+			best, at = v, k
+		}
+	}
+	return at
 }
 
 func spreadOrNil(list []float64) *Spread {

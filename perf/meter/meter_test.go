@@ -69,3 +69,15 @@ func TestMeterOfAProcessThatIsGone(t *testing.T) {
 		t.Errorf("%+v", u)
 	}
 }
+
+// What is brief counts all but system calls, and gives no reason for it: nobody asked.
+func TestBriefMeterLeavesSystemCallsOut(t *testing.T) {
+	m := StartBrief()
+	sum := 0
+	for i := range 20_000_000 {
+		sum += i
+	}
+	if u := m.Stop(); u.CallsBy != "" || u.Calls != 0 || m.Why() != nil || u.User+u.System <= 0 || u.PeakBytes == 0 {
+		t.Errorf("%+v, %v (%d)", u, m.Why(), sum)
+	}
+}

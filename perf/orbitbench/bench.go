@@ -28,6 +28,7 @@ type bench struct {
 	used     string         // the engine's own word for its kernel
 	why      error          // why system calls are not counted
 	noise    uint64         // allocations of the source that a question about its heap makes itself
+	brief    bool           // true exactly when nobody wants to know system calls and the phases of submissions
 }
 
 // pair is an engine and its peers.
@@ -58,6 +59,7 @@ func newBench(kernel string) (*bench, error) {
 	}
 	ownPattern.fill(b.memory.Bytes()[:filledBytes], 0)
 	b.filled = filledBytes
+	clear(b.memory.Bytes()[hotOffset:][:hotBytes])
 	if err := b.prepare(); err != nil {
 		b.close()
 		return nil, err
@@ -209,6 +211,12 @@ const (
 	keptOffset   = memoryBytes - 2*checkedBytes
 )
 
+// Before them both memories have a range that is never filled.
+const (
+	hotBytes  = mib
+	hotOffset = memoryBytes - 4*mib
+)
+
 // verify reads a range from each peer, writes another one and reads that back.
 func (b *bench) verify(p *pair) error {
 	near := b.memory.Bytes()
@@ -250,7 +258,7 @@ func (b *bench) metered(p *pair, s *figures.Sample, timed func() error) error {
 	if err := b.source.Ask(question{Do: "heap"}, &before); err != nil {
 		return err
 	}
-	m := meter.Start(b.source.Pid())
+	m := b.meter(b.source.Pid())
 	err := timed()
 	s.Usage = m.Stop()
 	if b.why == nil {
@@ -276,9 +284,16 @@ func less(after, before, noise uint64) uint64 {
 	return after - before - noise
 }
 
+func (b *bench) meter(pids ...int) *meter.Meter {
+	if b.brief {
+		return meter.StartBrief(pids...)
+	}
+	return meter.Start(pids...)
+}
+
 // alone is metered for one that uses other processes, or none.
-func alone(s *figures.Sample, timed func() error, pids ...int) error {
-	m := meter.Start(pids...)
+func (b *bench) alone(s *figures.Sample, timed func() error, pids ...int) error {
+	m := b.meter(pids...)
 	err := timed()
 	s.Usage = m.Stop()
 	return err

@@ -10,7 +10,7 @@ import (
 	"github.com/orbitte/orbitte/perf/figures"
 )
 
-// aim is one target: the best of some subjects against the best of others, in the same rounds.
+// aim is one target: the best of some subjects against the best of others, round by round.
 type aim struct {
 	name    string
 	bound   float64
@@ -139,24 +139,25 @@ func (a *aim) judge(entries []*entry) figures.Target {
 	}
 	theirs, why := pick(entries, a.theirs)
 	if len(theirs) == 0 && len(a.theirs) > 0 {
-		t.Absent = why
+		t.Absent = why // nothing to compare with is neither ok nor short
 		return t
 	}
+	mine, yours := a.best(ours), a.best(theirs)
 	var measured, left, right []float64
-	for round := range ours[0].samples {
-		mine, yours := best(ours, round, a.figure, a.atMost), best(theirs, round, a.figure, a.atMost)
-		if mine == nil || yours == nil && len(theirs) > 0 {
-			continue
-		}
-		left = append(left, a.figure(mine))
+	for round := range mine.samples {
+		o, y := &mine.samples[round], (*figures.Sample)(nil)
 		if yours != nil {
-			right = append(right, a.figure(yours))
+			if round >= len(yours.samples) {
+				break
+			}
+			y = &yours.samples[round]
+			right = append(right, a.figure(y))
 		}
-		switch {
-		case a.result != nil:
-			measured = append(measured, a.result(mine, yours))
-		default:
-			measured = append(measured, a.figure(mine)/a.figure(yours))
+		left = append(left, a.figure(o))
+		if a.result != nil {
+			measured = append(measured, a.result(o, y))
+		} else {
+			measured = append(measured, a.figure(o)/a.figure(y))
 		}
 	}
 	t.Measured = figures.SpreadOf(measured)
@@ -164,6 +165,7 @@ func (a *aim) judge(entries []*entry) figures.Target {
 	if len(right) > 0 && a.result == nil {
 		t.Detail = fmt.Sprintf("%s against %s, %d rounds", figures.Number(figures.Median(left)), figures.Number(figures.Median(right)), len(measured))
 	}
+	t.Detail += chosen(ours, mine) + chosen(theirs, yours)
 	if len(a.reference) == 2 {
 		t.Detail += a.referenceText(entries)
 	}
@@ -201,17 +203,25 @@ func pick(entries []*entry, names []string) (found []*entry, why string) {
 	return found, why
 }
 
-// best is the best sample of a round.
-func best(entries []*entry, round int, figure func(*figures.Sample) float64, least bool) *figures.Sample {
-	var found *figures.Sample
+// best is the entry that is best over the whole run (figures.Best); nil when there is none.
+func (a *aim) best(entries []*entry) *entry {
+	var lists [][]figures.Sample
 	for _, e := range entries {
-		if round >= len(e.samples) {
-			continue
-		}
-		s := &e.samples[round]
-		if found == nil || least && figure(s) < figure(found) || !least && figure(s) > figure(found) {
-			found = s
-		}
+		lists = append(lists, e.samples)
 	}
-	return found
+	if at := figures.Best(a.figure, a.atMost, lists); at >= 0 {
+		return entries[at]
+	}
+	if len(entries) > 0 { // none has the figure: one whose rounds show that
+		return entries[0]
+	}
+	return nil
+}
+
+// chosen names the one that was taken where there was a choice.
+func chosen(entries []*entry, one *entry) string {
+	if len(entries) < 2 {
+		return ""
+	}
+	return "; " + one.name
 }

@@ -19,6 +19,8 @@ type work struct {
 	size      uint64
 	batch     int // requests of one submission
 	streams   int // submitters in parallel, each with a peer of its own over tcp
+	// hot: one range of zeros, over and over, as measuring programs of others have it; size is at most hotBytes.
+	hot bool
 }
 
 func (w work) axes() figures.Axes {
@@ -61,6 +63,9 @@ func (w work) requests(b *bench, p *pair, submitter int) []orbitte.Request {
 	from := uint64(submitter) * baselines.MemoryBytes(w.size)
 	for i := range list {
 		at := from + baselines.Offset(uint64(i), w.size)
+		if w.hot {
+			at = hotOffset
+		}
 		list[i] = orbitte.Request{Operation: w.operation, Transport: w.setup.transport(), Segment: p.segments[submitter%len(p.segments)],
 			Local: b.memory.Address() + at, Remote: p.remote + at, Length: w.size}
 	}
@@ -102,6 +107,9 @@ func (w work) measure(ctx context.Context, b *bench, n int) (s figures.Sample, e
 		s.Operations += parts[i].Operations
 		s.Bytes += parts[i].Bytes
 		s.Latency.Merge(parts[i].Latency)
+	}
+	if b.brief {
+		return s, nil
 	}
 	return s, phases(ctx, b, w, p, &s.Phases)
 }

@@ -13,9 +13,6 @@ import (
 const (
 	rawBlocks   = "raw epoll, blocking"
 	rawSpins    = "raw loop, spinning"
-	ownStaged   = "orbitte tcp staged"
-	ownDirect   = "orbitte tcp direct"
-	ownHPTCP    = "orbitte hptcp"
 	rawLoopName = "raw loop, one stream (best of blocking, spinning)"
 )
 
@@ -24,67 +21,106 @@ var rawOne = []string{rawBlocks, rawSpins}
 // examinations are the targets of this project with what they are measured by, in a minute all together.
 func examinations(o options) []examination {
 	return []examination{
-		readMiB(o), writeMiB(o), besideOthers(o), largeHPTCP(o, baselines.Pull), largeHPTCP(o, baselines.Push),
+		readMiB(o), writeMiB(o), besideGo(o), besideTools(o), largeHPTCP(o, baselines.Pull), largeHPTCP(o, baselines.Push),
 		pages1024(o), pages120000(o), latency64(o), latency4k(o), smallBesideLarge(o), thousandPeers(o), registerTargets(o), idleTargets(o),
 	}
 }
 
+// mibBatch is how many requests of 1 MiB a submission has: as many as the default of Limits.SubmittedBytes lets through.
+const mibBatch = 64
+
 func mibWork(s Setup, op orbitte.Operation) subject {
-	return work{setup: s, operation: op, size: mib, batch: 32}.subject()
+	return work{setup: s, operation: op, size: mib, batch: mibBatch}.subject()
 }
 
-func readMiB(o options) examination {
-	return examination{
-		group: group{workload: "check", name: "READ 1 MiB", figure: figures.Rate, subjects: []subject{
-			rawBulk(baselines.Pull, mib, 1, false), rawBulk(baselines.Pull, mib, 1, true), mibWork(o.staged(), orbitte.Read), mibWork(o.direct(), orbitte.Read)}},
-		rounds: 7, window: 60 * time.Millisecond,
-		aims: []aim{
-			{name: "tcp-read-1m", bound: 0.80, ours: []string{ownStaged}, theirs: rawOne, against: rawLoopName, figure: rateOf},
-			{name: "tcp-read-1m-direct", bound: 0.95, ours: []string{ownDirect}, theirs: rawOne, against: rawLoopName, figure: rateOf},
-		},
+// mibRaw are the raw loops over one stream, settled by as much as the engine is.
+func mibRaw(what byte) []subject {
+	list := []subject{rawBulk(what, mib, 1, false), rawBulk(what, mib, 1, true)}
+	for i := range list {
+		list[i].first = mibBatch
 	}
+	return list
 }
 
+func readMiB(o options) examination { return oneStream(o, orbitte.Read, baselines.Pull, "tcp-read-1m") }
 func writeMiB(o options) examination {
+	return oneStream(o, orbitte.Write, baselines.Push, "tcp-write-1m")
+}
+
+// oneStream holds TCP, with and without the safe double buffer, against the raw loops.
+func oneStream(o options, op orbitte.Operation, what byte, name string) examination {
 	return examination{
-		group: group{workload: "check", name: "WRITE 1 MiB", figure: figures.Rate, subjects: []subject{
-			rawBulk(baselines.Push, mib, 1, false), rawBulk(baselines.Push, mib, 1, true), mibWork(o.staged(), orbitte.Write), mibWork(o.direct(), orbitte.Write)}},
-		rounds: 7, window: 60 * time.Millisecond,
+		group: group{workload: "check", name: operationName(op) + " 1 MiB", figure: figures.Rate, settle: true,
+			subjects: append(mibRaw(what), mibWork(o.staged(), op), mibWork(o.direct(), op))},
+		rounds: 21, window: 40 * time.Millisecond, limit: 5 * time.Second,
 		aims: []aim{
-			{name: "tcp-write-1m", bound: 0.80, ours: []string{ownStaged}, theirs: rawOne, against: rawLoopName, figure: rateOf},
-			{name: "tcp-write-1m-direct", bound: 0.95, ours: []string{ownDirect}, theirs: rawOne, against: rawLoopName, figure: rateOf},
+			{name: name, bound: 0.80, ours: []string{o.staged().name()}, theirs: rawOne, against: rawLoopName, figure: rateOf},
+			{name: name + "-direct", bound: 0.95, ours: []string{o.direct().name()}, theirs: rawOne, against: rawLoopName, figure: rateOf},
 		},
 	}
 }
 
-// besideOthers holds the engine's best TCP plane, either direction, against what others offer for 1 MiB.
-func besideOthers(o options) examination {
-	write := func(s Setup) subject {
-		w := mibWork(s, orbitte.Write)
-		w.name += ", WRITE"
-		return w
+// named gives a subject another name.
+func (s subject) named(suffix string) subject {
+	s.name += suffix
+	return s
+}
+
+const writing = ", WRITE"
+
+// ownMiB are the engine's TCP planes in both directions, of which the best counts, and their names.
+func ownMiB(o options) (list []subject, names []string) {
+	for _, s := range []Setup{o.direct(), o.hptcp()} {
+		list = append(list, mibWork(s, orbitte.Read), mibWork(s, orbitte.Write).named(writing))
 	}
-	e := examination{rounds: 3, window: 60 * time.Millisecond, limit: 12 * time.Second}
-	e.group = group{workload: "check", name: "1 MiB beside others", figure: figures.Rate, subjects: []subject{
-		mibWork(o.direct(), orbitte.Read), write(o.direct()), mibWork(o.hptcp(), orbitte.Read), write(o.hptcp()),
-		goNetBulk(baselines.Pull, mib), gnetBulk(baselines.Pull, mib), grpcCall(baselines.Pull, mib, false), grpcCall(baselines.Pull, mib, true)}}
+	for _, s := range list {
+		names = append(names, s.name)
+	}
+	return list, names
+}
+
+// besideGo holds the engine's best TCP plane against what a Go program has otherwise, the best direction of each.
+func besideGo(o options) examination {
+	list, ours := ownMiB(o)
+	e := examination{rounds: 9, window: 40 * time.Millisecond, limit: 9 * time.Second}
+	e.group = group{workload: "check", name: "1 MiB beside Go programs", figure: figures.Rate, settle: true, subjects: append(list,
+		goNetBulk(baselines.Pull, mib), goNetBulk(baselines.Push, mib).named(writing), gnetBulk(baselines.Pull, mib), gnetBulk(baselines.Push, mib).named(writing),
+		grpcCall(baselines.Pull, mib, false), grpcCall(baselines.Pull, mib, true), grpcCall(baselines.Push, mib, true).named(writing))}
+	e.aims = []aim{
+		{name: "vs-gnet-1m", bound: 1.1, ours: ours, theirs: []string{"gnet", "gnet" + writing}, figure: rateOf},
+		{name: "vs-go-net-1m", bound: 1.1, ours: ours, theirs: []string{"Go net", "Go net" + writing}, figure: rateOf},
+		{name: "vs-grpc-1m", bound: 5, ours: ours, theirs: []string{"grpc-go, unary", "grpc-go, streaming", "grpc-go, streaming" + writing}, figure: rateOf},
+	}
+	return e
+}
+
+// besideTools is the same against measuring programs of others, each of which takes a start of its own. They move one
+// buffer over and over, which stays in a core's own cache, so the engine is also measured with one range, in batches and,
+// as a ping-pong is made, one at a time.
+func besideTools(o options) examination {
+	list, ours := ownMiB(o)
+	for _, s := range []Setup{o.direct(), o.hptcp()} {
+		for _, op := range []orbitte.Operation{orbitte.Read, orbitte.Write} {
+			hot := work{setup: s, operation: op, size: mib, batch: 1, hot: true}.subject().named(", one range, " + operationName(op))
+			list, ours = append(list, hot), append(ours, hot.name)
+		}
+	}
+	e := examination{rounds: 5, window: 40 * time.Millisecond, limit: 9 * time.Second}
+	e.group = group{workload: "check", name: "1 MiB beside other programs", figure: figures.Rate, subjects: list}
 	for _, t := range baselines.Tools() {
-		if t.Name == "ucx put" || t.Name == "libfabric ping-pong" || t.Name == "iperf3" {
+		for _, a := range []aim{
+			{name: "vs-ucx-put-1m", bound: 1.2, theirs: []string{"ucx put"}}, {name: "vs-libfabric-1m", bound: 1.2, theirs: []string{"libfabric ping-pong"}},
+			{name: "vs-iperf3-1m", bound: 1.0, theirs: []string{"iperf3"}},
+		} {
+			if t.Name != a.theirs[0] {
+				continue
+			}
 			s := toolSubject(t, mib)
 			s.most = 1024
 			e.group.subjects = append(e.group.subjects, s)
+			a.ours, a.figure = ours, rateOf
+			e.aims = append(e.aims, a)
 		}
-	}
-	best := []string{ownDirect, ownDirect + ", WRITE", ownHPTCP, ownHPTCP + ", WRITE"}
-	for _, a := range []struct {
-		name   string
-		bound  float64
-		theirs []string
-	}{
-		{"vs-ucx-put-1m", 1.2, []string{"ucx put"}}, {"vs-libfabric-1m", 1.2, []string{"libfabric ping-pong"}}, {"vs-iperf3-1m", 1.0, []string{"iperf3"}},
-		{"vs-gnet-1m", 1.1, []string{"gnet"}}, {"vs-go-net-1m", 1.1, []string{"Go net"}}, {"vs-grpc-1m", 5, []string{"grpc-go, unary", "grpc-go, streaming"}},
-	} {
-		e.aims = append(e.aims, aim{name: a.name, bound: a.bound, ours: best, theirs: a.theirs, figure: rateOf})
 	}
 	return e
 }
@@ -94,7 +130,7 @@ func largeHPTCP(o options, what byte) examination {
 	if what == baselines.Push {
 		name, op, title = "hptcp-write-64m", orbitte.Write, "WRITE 64 MiB over HP-TCP"
 	}
-	e := examination{rounds: 5, window: 60 * time.Millisecond}
+	e := examination{rounds: 9, window: 40 * time.Millisecond}
 	e.group = group{workload: "check", name: title, figure: figures.Rate}
 	var theirs []string
 	for _, n := range []int{1, 2, 4} {
@@ -103,7 +139,7 @@ func largeHPTCP(o options, what byte) examination {
 		e.group.subjects = append(e.group.subjects, raw)
 	}
 	e.group.subjects = append(e.group.subjects, work{setup: o.hptcp(), operation: op, size: 64 * mib, batch: 1}.subject())
-	e.aims = []aim{{name: name, bound: 0.95, ours: []string{ownHPTCP}, theirs: theirs, against: "the best of 1, 2 and 4 raw streams over the same 64 MiB", figure: rateOf}}
+	e.aims = []aim{{name: name, bound: 0.95, ours: []string{o.hptcp().name()}, theirs: theirs, against: "the best of 1, 2 and 4 raw streams over the same 64 MiB", figure: rateOf}}
 	return e
 }
 
@@ -111,8 +147,8 @@ func pages1024(o options) examination {
 	own := pages{setup: o.hptcp(), operation: orbitte.Read, size: pageBytes, count: 1024, listed: true}.subject()
 	raw := rawBulk(baselines.Pull, 64*kib, 1, false)
 	return examination{
-		group:  group{workload: "check", name: "READ of 1,024 scattered pages", figure: figures.Rate, subjects: []subject{raw, rawBulk(baselines.Pull, 64*kib, 1, true), own}},
-		rounds: 7, window: 50 * time.Millisecond,
+		group:  group{workload: "check", name: "READ of 1,024 scattered pages", figure: figures.Rate, settle: true, subjects: []subject{raw, rawBulk(baselines.Pull, 64*kib, 1, true), own}},
+		rounds: 21, window: 25 * time.Millisecond,
 		aims: []aim{{name: "hptcp-page-4k", bound: 0.90, ours: []string{own.name}, theirs: rawOne, against: "raw 64 KiB stream", figure: rateOf}},
 	}
 }
@@ -135,30 +171,32 @@ func pages120000(o options) examination {
 }
 
 func latencySubjects(o options, size uint64) []subject {
-	manual := work{setup: o.staged().with(func(s *Setup) { s.Progress = "manual" }), operation: orbitte.Read, size: size, batch: 1}.subject()
+	manual := work{setup: o.manual(), operation: orbitte.Read, size: size, batch: 1}.subject()
 	return []subject{spinning.subject(size, true), manual, work{setup: o.staged(), operation: orbitte.Read, size: size, batch: 1}.subject()}
 }
 
-const ownManual = ownStaged + " manual"
+func (o options) manual() Setup {
+	return o.staged().with(func(s *Setup) { s.Progress = "manual" })
+}
 
 func latency64(o options) examination {
 	return examination{
-		group:  group{workload: "check", name: "READ 64 B, one at a time", figure: figures.P50, subjects: latencySubjects(o, 64)[:2]},
-		rounds: 7, window: 60 * time.Millisecond,
-		aims: []aim{{name: "read-64b-p50", bound: 1.15, atMost: true, ours: []string{ownManual}, theirs: []string{spinning.name}, figure: p50}},
+		group:  group{workload: "check", name: "READ 64 B, one at a time", figure: figures.P50, settle: true, subjects: latencySubjects(o, 64)[:2]},
+		rounds: 15, window: 30 * time.Millisecond,
+		aims: []aim{{name: "read-64b-p50", bound: 1.15, atMost: true, ours: []string{o.manual().name()}, theirs: []string{spinning.name}, figure: p50}},
 	}
 }
 
 func latency4k(o options) examination {
 	raw := []string{spinning.name}
 	return examination{
-		group:  group{workload: "check", name: "READ 4 KiB, one at a time", figure: figures.P50, subjects: latencySubjects(o, 4*kib)},
-		rounds: 7, window: 60 * time.Millisecond,
+		group:  group{workload: "check", name: "READ 4 KiB, one at a time", figure: figures.P50, settle: true, subjects: latencySubjects(o, 4*kib)},
+		rounds: 15, window: 30 * time.Millisecond,
 		aims: []aim{
-			{name: "read-4k-p50-manual", bound: 1.15, atMost: true, ours: []string{ownManual}, theirs: raw, figure: p50},
-			{name: "read-4k-p50-adaptive", bound: 1.6, atMost: true, ours: []string{ownStaged}, theirs: raw, figure: p50},
-			{name: "read-4k-p99-manual", bound: 1.5, atMost: true, ours: []string{ownManual}, theirs: raw, figure: p99},
-			{name: "read-4k-p99-adaptive", bound: 1.5, atMost: true, ours: []string{ownStaged}, theirs: raw, figure: p99},
+			{name: "read-4k-p50-manual", bound: 1.15, atMost: true, ours: []string{o.manual().name()}, theirs: raw, figure: p50},
+			{name: "read-4k-p50-adaptive", bound: 1.6, atMost: true, ours: []string{o.staged().name()}, theirs: raw, figure: p50},
+			{name: "read-4k-p99-manual", bound: 1.5, atMost: true, ours: []string{o.manual().name()}, theirs: raw, figure: p99},
+			{name: "read-4k-p99-adaptive", bound: 1.5, atMost: true, ours: []string{o.staged().name()}, theirs: raw, figure: p99},
 		},
 	}
 }
@@ -168,7 +206,7 @@ func smallBesideLarge(o options) examination {
 	alone, loaded := beside{setup: o.hptcp()}.subject(), beside{setup: o.hptcp(), large: true}.subject()
 	return examination{
 		group:  group{workload: "check", name: "READ 4 KiB beside 64 MiB", figure: figures.P50, subjects: []subject{alone, loaded, rawBeside(false), rawBeside(true)}},
-		rounds: 5, window: 80 * time.Millisecond,
+		rounds: 9, window: 60 * time.Millisecond,
 		aims: []aim{{name: "small-beside-large", bound: 3, atMost: true, ours: []string{loaded.name}, theirs: []string{alone.name}, figure: p99,
 			reference: []string{rawBesideName, rawAloneName}}},
 	}
@@ -178,7 +216,7 @@ func thousandPeers(o options) examination {
 	few, many := crowdRate(o.staged(), 10), crowdRate(o.staged(), 1000)
 	return examination{
 		group:  group{workload: "check", name: "READ 64 B over many peers", figure: figures.Operations, subjects: []subject{few, many}},
-		rounds: 5, window: 150 * time.Millisecond,
+		rounds: 9, window: 80 * time.Millisecond,
 		aims: []aim{{name: "peers-1000", bound: 0.8, ours: []string{many.name}, theirs: []string{few.name}, figure: perSecond}},
 	}
 }
@@ -194,7 +232,7 @@ func registerTargets(o options) examination {
 
 func idleTargets(o options) examination {
 	own := subject{
-		name: ownStaged, axes: figures.Axes{Peers: 1000},
+		name: o.staged().name(), axes: figures.Axes{Peers: 1000},
 		measure: func(ctx context.Context, b *bench, _ int) (s figures.Sample, err error) {
 			cost, err := b.idleCost(ctx, o.staged(), 10, 1000, time.Second)
 			// A sample has one value: the targets below read the others from fields of the same meaning.

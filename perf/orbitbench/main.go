@@ -141,7 +141,7 @@ func (f *flags) measure(check bool) error {
 	b.peers.path = f.peers
 	p.show("building gnet and grpc-go (perf/peers)")
 	o.note(b, b.peers.build(ctx))
-	if check {
+	if b.brief = check; check {
 		err = f.check(ctx, b, p, o)
 	} else {
 		err = f.workloads(ctx, b, p, o)
@@ -162,7 +162,7 @@ func (f *flags) workloads(ctx context.Context, b *bench, p *progress, o *output)
 	if len(groups) == 0 {
 		return fmt.Errorf("no group has %q in its name with a subject %q; orbitbench list names the workloads", f.only, f.subject)
 	}
-	fmt.Println("* baseline: the best of a group's baselines in the same round is what a ratio is held against")
+	fmt.Println("* baseline: the best of a group's baselines over all rounds is what a ratio is held against, round by round")
 	return r.run(ctx, groups)
 }
 

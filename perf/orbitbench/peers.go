@@ -87,7 +87,7 @@ func gnetBulk(what byte, size uint64) subject {
 			if err := b.peers.startGnet(ctx); err != nil {
 				return s, err
 			}
-			err = alone(&s, func() error {
+			err = b.alone(&s, func() error {
 				c := baselines.Command{What: what, Count: uint32(n), Size: size}
 				var took time.Duration
 				var err error
@@ -113,7 +113,7 @@ func gnetLatency(size uint64) subject {
 				return s, err
 			}
 			s.Latency = figures.NewHistogram()
-			err = alone(&s, func() error {
+			err = b.alone(&s, func() error {
 				start := time.Now()
 				err := b.peers.stream.PingPong(baselines.Command{What: baselines.PingPong, Count: uint32(n), Size: size}, b.memory.Bytes(), s.Latency.Record)
 				s.Seconds, s.Operations, s.Bytes = time.Since(start).Seconds(), uint64(n), uint64(n)*size
@@ -143,7 +143,7 @@ func grpcCall(what byte, size uint64, stream bool) subject {
 				return s, err
 			}
 			var answer baselines.GRPCAnswer
-			err = alone(&s, func() error {
+			err = b.alone(&s, func() error {
 				return b.peers.client.Ask(baselines.GRPCAsk{What: what, Stream: stream, Count: uint32(n), Size: size}, &answer)
 			}, b.peers.client.Pid(), b.peers.server.Pid())
 			s.Usage.AllocationsCounted = false

@@ -120,7 +120,7 @@ func memoryCopy(size uint64) subject {
 			} else {
 				return s, err
 			}
-			err = alone(&s, func() error {
+			err = b.alone(&s, func() error {
 				s.Seconds, s.Operations, s.Bytes = baselines.Copy(to, from, n, size).Seconds(), uint64(n), uint64(n)*size
 				return nil
 			})

@@ -71,7 +71,7 @@ func registerSubject(setup Setup, ranges, rounds int) subject {
 		note: "an operation is one range registered and unregistered; latencies are processor time of a round",
 		measure: func(ctx context.Context, b *bench, _ int) (s figures.Sample, err error) {
 			var times []time.Duration
-			err = alone(&s, func() error {
+			err = b.alone(&s, func() error {
 				start := time.Now()
 				times, err = registerRounds(ctx, b, setup, ranges, rounds)
 				s.Seconds, s.Operations = time.Since(start).Seconds(), uint64(ranges*len(times))

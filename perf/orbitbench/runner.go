@@ -64,8 +64,8 @@ func (r *runner) measure(ctx context.Context, g group, where string) []*entry {
 		if r.limit > 0 && round > r.least && time.Since(start) > r.limit {
 			break
 		}
-		for k := range entries { // each round begins with another one, so that nobody is always first
-			e := entries[(k+round)%len(entries)]
+		for k := range entries {
+			e := entries[turn(k, round, len(entries))]
 			if e.gone || ctx.Err() != nil {
 				continue
 			}
@@ -76,9 +76,19 @@ func (r *runner) measure(ctx context.Context, g group, where string) []*entry {
 	return entries
 }
 
+// turn is who is the k-th of a round: each round begins with another one, and every second one goes backwards, so that
+// nobody is always first, nor always behind the same other one.
+func turn(k, round, n int) int {
+	at := (k + round/2) % n
+	if round%2 == 1 {
+		at = n - 1 - at
+	}
+	return at
+}
+
 // sample makes one; round 0 warms up and says how many operations fill the window.
 func (r *runner) sample(ctx context.Context, g group, e *entry, round int) {
-	s, err := e.measure(ctx, r.bench, e.n)
+	s, err := e.settled(ctx, r.bench, g.settle)
 	if e.alone {
 		if closed := r.bench.release(func(p *pair) bool { return p.setup.spins() }); err == nil {
 			err = closed
@@ -95,6 +105,16 @@ func (r *runner) sample(ctx context.Context, g group, e *entry, round int) {
 	case !g.whole:
 		e.n = e.fit(s.Seconds, r.window)
 	}
+}
+
+// settled measures behind a part that does not count, so that caches, sockets and threads are those of this subject.
+func (e *entry) settled(ctx context.Context, b *bench, settle bool) (figures.Sample, error) {
+	if n, _, _ := e.counts(); settle {
+		if s, err := e.measure(ctx, b, n); err != nil {
+			return s, err
+		}
+	}
+	return e.measure(ctx, b, e.n)
 }
 
 // fit is how many operations take a window, when n took so many seconds.

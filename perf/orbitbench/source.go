@@ -76,6 +76,7 @@ func serveSource() error {
 	}
 	s.fill(filledBytes)
 	sourcePattern.fill(s.memory.Bytes()[keptOffset:], keptOffset)
+	clear(s.memory.Bytes()[hotOffset:][:hotBytes])
 	debug.SetGCPercent(400)
 	hello, err := json.Marshal(helloLine{raw, plain.Addr().String()})
 	if err != nil {
@@ -85,7 +86,7 @@ func serveSource() error {
 }
 
 func (s *source) fill(bytes int) {
-	if bytes = min(bytes, keptOffset); bytes > s.filled {
+	if bytes = min(bytes, hotOffset); bytes > s.filled {
 		sourcePattern.fill(s.memory.Bytes()[s.filled:bytes], s.filled)
 		s.filled = bytes
 	}

@@ -31,6 +31,8 @@ type group struct {
 	subjects []subject
 	// whole: figures come from work of a given amount, so that no window is aimed at.
 	whole bool
+	// settle: each sample follows one of the subject's first count that is not shown: what is compared is the steady state.
+	settle bool
 	// cold: there is no round to warm up.
 	cold bool
 }

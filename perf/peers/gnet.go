@@ -35,6 +35,7 @@ func (s *gnetServer) OnBoot(engine gnet.Engine) gnet.Action {
 }
 
 func (s *gnetServer) OnOpen(c gnet.Conn) ([]byte, gnet.Action) {
+	_ = baselines.Reno(c.Fd())
 	c.SetContext(&gnetConn{})
 	return nil, gnet.None
 }
@@ -86,6 +87,7 @@ func (g *gnetConn) begin(c gnet.Conn) (bool, error) {
 	}
 	if n := baselines.MemoryBytes(g.command.Size); uint64(len(g.block)) < n {
 		g.block = make([]byte, n)
+		baselines.Fill(g.block)
 	}
 	switch g.command.What {
 	case baselines.Pull:

@@ -22,12 +22,13 @@ func clientGRPC(address string) error {
 	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(bytesCodec{}), grpc.MaxCallRecvMsgSize(messageBytes), grpc.MaxCallSendMsgSize(messageBytes)),
 		grpc.WithInitialWindowSize(windowBytes), grpc.WithInitialConnWindowSize(windowBytes),
-		grpc.WithReadBufferSize(bufferBytes), grpc.WithWriteBufferSize(bufferBytes))
+		grpc.WithReadBufferSize(bufferBytes), grpc.WithWriteBufferSize(bufferBytes), grpc.WithContextDialer(baselines.Dial))
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
 	c := &client{conn, make([]byte, baselines.BlockBytesMax)}
+	baselines.Fill(c.memory)
 	return baselines.Serve("ready", c.answer)
 }
 

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"io"
-	"net"
 
 	"google.golang.org/grpc"
 
@@ -73,14 +72,12 @@ func (b *blocks) push(stream grpc.ServerStream) error {
 }
 
 func serveGRPC() error {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := baselines.ListenNet()
 	if err != nil {
 		return err
 	}
 	service := &blocks{make([]byte, baselines.BlockBytesMax)}
-	for i := 0; i < len(service.memory); i += 4096 {
-		service.memory[i] = 1
-	}
+	baselines.Fill(service.memory)
 	server := grpc.NewServer(grpc.ForceServerCodecV2(bytesCodec{}), grpc.InitialWindowSize(windowBytes), grpc.InitialConnWindowSize(windowBytes),
 		grpc.MaxRecvMsgSize(messageBytes), grpc.MaxSendMsgSize(messageBytes), grpc.ReadBufferSize(bufferBytes), grpc.WriteBufferSize(bufferBytes))
 	server.RegisterService(&grpc.ServiceDesc{
