@@ -35,12 +35,16 @@ func newPairOf(t testing.TB, seed uint64, there, here setup, length uint64) *pai
 // eachStep runs a transfer again and again, in worlds of their own, and does something to it later each time, until it
 // ends before that. It says how many it met.
 func eachStep(t *testing.T, stride int, slow time.Duration, strike func(p *pairOf, a *attempt), check func(p *pairOf, a *attempt)) {
+	eachStepOf(t, stride, func(t *testing.T) *pairOf { return newPair(t, setup{slow: slow}, setup{}, 7*slotBytes) }, strike, check)
+}
+
+func eachStepOf(t *testing.T, stride int, prepare func(*testing.T) *pairOf, strike func(p *pairOf, a *attempt), check func(p *pairOf, a *attempt)) {
 	for _, d := range []lanes.Direction{lanes.Read, lanes.Write} {
 		for _, slots := range []int{1, 3, 4} {
 			t.Run(fmt.Sprintf("%v-%d", d, slots), func(t *testing.T) {
 				met := 0
 				for n := 0; ; n += stride {
-					p := newPair(t, setup{slow: slow}, setup{}, 7*slotBytes)
+					p := prepare(t)
 					a := p.requester.ask(d, p.source, p.here, p.there, 3, 5, 6*slotBytes+1, slots).start(p.requester.channel(p.source))
 					for range n {
 						p.world.Step()

@@ -13,6 +13,7 @@ import (
 	"github.com/orbitte/orbitte/cuda/simcuda"
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/lanes/control"
+	"github.com/orbitte/orbitte/lanes/rdma"
 	"github.com/orbitte/orbitte/lanes/staging"
 	"github.com/orbitte/orbitte/lanes/tcp"
 	"github.com/orbitte/orbitte/netproto"
@@ -43,6 +44,8 @@ type setup struct {
 	slow             time.Duration // of every copy
 	bare             bool          // it offers no slots
 	still            bool          // GPUs go on only in calls; they then allocate nothing
+	rdma             bool          // it has RDMA devices, and payload goes over them
+	change           func(*rdma.Config)
 }
 
 // rig is a simulated world of nodes with one lane and two GPUs each.
@@ -51,6 +54,7 @@ type rig struct {
 	seed  uint64
 	world *simkernel.World
 	nodes []*node
+	nets  *networks // nil: no node has RDMA
 	leaks func()
 	sound bool // it has finished, and nothing had failed by then
 }
@@ -111,9 +115,11 @@ type node struct {
 	platform  *cuda.Platform
 	stage     *staging.Stage
 	memories  []*memory
+	device    *device // nil: it has no RDMA
 	channels  []*control.Channel
 	tasks     []*simkernel.Task
 	lasting   bool // the test means something to stay retained
+	trial     bool // what is listed as retained may stay
 	dead      bool // the process was killed
 }
 
@@ -155,12 +161,18 @@ func (r *rig) node(host netip.Addr, s setup) *node {
 	if !s.bare {
 		n.service = NewService(n.server, payload, Config{Slots: n.slots, PeerSlots: s.peerSlots})
 	}
+	if s.rdma {
+		n.connect(s)
+	}
 	d, address, err := n.lane.Kernel().Listen(netip.AddrPortFrom(host, 0), reactor.SocketOptions{})
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	n.address, n.listener = address, control.NewListener(n.lane, d, []*control.Server{n.server})
 	n.listener.Start()
+	if n.device != nil {
+		n.device.rails.Start()
+	}
 	r.nodes = append(r.nodes, n)
 	return n
 }
@@ -245,6 +257,7 @@ func (n *node) register(device bool, length uint64, p netproto.Permission, seed 
 		n.t.Fatal(err)
 	}
 	m.Registration = list[0]
+	n.reach(m)
 	n.memories = append(n.memories, m)
 	return m
 }
@@ -284,7 +297,8 @@ func (n *node) channel(to *node) *control.Channel {
 // attempt is one transfer of a test.
 type attempt struct {
 	Transfer
-	done int
+	done     int
+	node, to *node
 }
 
 // ask prepares a transfer of length bytes between two ranges.
@@ -295,14 +309,20 @@ func (n *node) ask(d lanes.Direction, to *node, local, remote *memory, localAt, 
 	a.Epoch, a.Requester, a.Deadline = to.policy.Epoch, n.policy.Epoch, n.lane.Kernel().Now().After(time.Minute)
 	a.Done = func(t *Transfer) {
 		a.done++
-		t.Local.Return()
+		if t.Outcome.Drained {
+			t.Local.Return()
+		}
 	}
+	a.node, a.to = n, to
 	return a
 }
 
 func (a *attempt) start(c *control.Channel) *attempt {
 	if !a.Local.Lend() {
 		panic("the local registration is retired")
+	}
+	if a.node.device != nil {
+		a.Rails, a.Peer = a.node.device.rails, a.node.peer(c, a.to)
 	}
 	a.Start(c)
 	return a
@@ -412,6 +432,9 @@ func (n *node) kill() {
 		task.Remove()
 	}
 	n.driver.Kill()
+	if n.device != nil {
+		n.device.native.Kill()
+	}
 	n.process.Kill()
 }
 
@@ -443,6 +466,7 @@ func (r *rig) finish() {
 			n.bury()
 			continue
 		}
+		n.closeTransport()
 		closed := false
 		n.stage.Close(func() { closed = true })
 		r.until("closing a stage", func() bool { return closed })
@@ -465,6 +489,7 @@ func (n *node) close() *int {
 		n.service.Fence()
 	}
 	n.until("a quiet source", func() bool { return n.admission.Gate.Inside() == 0 })
+	n.closeRails()
 	left := 2 + len(n.channels)
 	one := func() { left-- }
 	n.listener.Close(one)

@@ -69,6 +69,32 @@ func TestSlotsAreLentApartFromTheChunksOfFlows(t *testing.T) {
 	}
 }
 
+// A slot that something else still holds when the stage closes, such as a network device that cannot be proven unable to
+// reach it, is not freed, and stays charged.
+//
+// proves C-8, R-5, G-9
+func TestASlotThatIsHeldIsNotFreed(t *testing.T) {
+	r := newRig(t, Config{ChunkBytes: 64, Chunks: 1, Slots: 2})
+	r.allocate(0, 200, 1)
+	slots := r.stage.Slots()
+	if len(slots) != 2 || slots[0].Length() != 64 || slots[0].ID() == slots[1].ID() {
+		t.Fatalf("%v", slots)
+	}
+	held := slots[1].Backing()
+	held.Hold()
+	bytes := held.Bytes()
+	r.lasting = true
+	r.finish()
+	if live := r.driver.Live(); live.Pinned != 1 || r.pinned.Used() != 64 || r.stage.Stats().Chunks != 1 {
+		t.Errorf("%+v, charged %d, %+v", live, r.pinned.Used(), r.stage.Stats())
+	}
+	bytes[63] = 1 // it is there
+	held.Drop()
+	if live := r.driver.Live(); live.Pinned != 0 {
+		t.Errorf("its last holder has gone, and it is left: %+v", live)
+	}
+}
+
 // A slot whose copy is not proven to have ended stays: charged, never lent again, and the stage closes without it.
 //
 // proves C-8, C-3

@@ -1,6 +1,7 @@
 package staging
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/orbitte/orbitte/cuda"
@@ -93,7 +94,7 @@ func (c *chunk) pin(p *cuda.Platform, ordinal int) error {
 	c.pinned, c.charge = pinned, charge
 	s.counts.chunks.Add(1)
 	s.counts.pinned.Add(int64(s.config.ChunkBytes))
-	if c.backing, err = segments.AdoptHost(pinned.Address(), s.config.ChunkBytes, pinned, nil); err != nil {
+	if c.backing, err = segments.AdoptHost(pinned.Address(), s.config.ChunkBytes, pinned, c.free); err != nil {
 		return err
 	}
 	c.bytes = c.backing.Bytes()
@@ -113,17 +114,25 @@ func (m *supply) end() {
 	}
 }
 
-// unpin frees the chunk's memory, unless it is retained. What the driver refuses to free is retained by its owner.
+// unpin frees the chunk's memory, unless it is retained, or something else holds it: a slot that a network device may still
+// reach is never freed.
 func (c *chunk) unpin() {
 	if c.pinned == nil || c.state == chunkKept {
 		return
 	}
-	if c.backing != nil {
-		c.backing.Drop()
-		c.backing, c.bytes = nil, nil
+	backing := c.backing
+	if c.backing, c.bytes = nil, nil; backing == nil {
+		c.free()
+		return
 	}
-	c.failure = c.pinned.Free()
+	c.failure = errHeld // unless free follows
+	backing.Drop()
 }
+
+// free is the end of the last holder. What the driver refuses to free is retained by its owner.
+func (c *chunk) free() { c.failure = c.pinned.Free() }
+
+var errHeld = errors.New("staging: the chunk is held by others than its stage")
 
 // repay gives the charges of freed chunks back. Proof: the driver has freed them.
 func (m *supply) repay(s *Stage) {
