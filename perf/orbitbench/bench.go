@@ -59,7 +59,7 @@ func newBench(kernel string) (*bench, error) {
 	}
 	ownPattern.fill(b.memory.Bytes()[:filledBytes], 0)
 	b.filled = filledBytes
-	clear(b.memory.Bytes()[hotOffset:][:hotBytes])
+	clear(b.memory.Bytes()[zeroOffset:][:zeroBytes])
 	if err := b.prepare(); err != nil {
 		b.close()
 		return nil, err
@@ -211,10 +211,10 @@ const (
 	keptOffset   = memoryBytes - 2*checkedBytes
 )
 
-// Before them both memories have a range that is never filled.
+// Before them both memories have bytes that are zero and stay so.
 const (
-	hotBytes  = mib
-	hotOffset = memoryBytes - 4*mib
+	zeroBytes  = baselines.WorkingBytes
+	zeroOffset = keptOffset - zeroBytes
 )
 
 // verify reads a range from each peer, writes another one and reads that back.

@@ -19,8 +19,8 @@ type work struct {
 	size      uint64
 	batch     int // requests of one submission
 	streams   int // submitters in parallel, each with a peer of its own over tcp
-	// hot: one range of zeros, over and over, as measuring programs of others have it; size is at most hotBytes.
-	hot bool
+	// zeros: ranges without content, as some programs of others have them; the size is at most zeroBytes.
+	zeros bool
 }
 
 func (w work) axes() figures.Axes {
@@ -63,8 +63,8 @@ func (w work) requests(b *bench, p *pair, submitter int) []orbitte.Request {
 	from := uint64(submitter) * baselines.MemoryBytes(w.size)
 	for i := range list {
 		at := from + baselines.Offset(uint64(i), w.size)
-		if w.hot {
-			at = hotOffset
+		if w.zeros {
+			at += zeroOffset
 		}
 		list[i] = orbitte.Request{Operation: w.operation, Transport: w.setup.transport(), Segment: p.segments[submitter%len(p.segments)],
 			Local: b.memory.Address() + at, Remote: p.remote + at, Length: w.size}

@@ -109,7 +109,7 @@ func (r *runner) sample(ctx context.Context, g group, e *entry, round int) {
 
 // settled measures behind a part that does not count, so that caches, sockets and threads are those of this subject.
 func (e *entry) settled(ctx context.Context, b *bench, settle bool) (figures.Sample, error) {
-	if n, _, _ := e.counts(); settle {
+	if n, _, _ := e.counts(); settle && e.stretch == 0 { // a program of others warms itself up
 		if s, err := e.measure(ctx, b, n); err != nil {
 			return s, err
 		}

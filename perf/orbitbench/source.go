@@ -76,7 +76,7 @@ func serveSource() error {
 	}
 	s.fill(filledBytes)
 	sourcePattern.fill(s.memory.Bytes()[keptOffset:], keptOffset)
-	clear(s.memory.Bytes()[hotOffset:][:hotBytes])
+	clear(s.memory.Bytes()[zeroOffset:][:zeroBytes])
 	debug.SetGCPercent(400)
 	hello, err := json.Marshal(helloLine{raw, plain.Addr().String()})
 	if err != nil {
@@ -86,7 +86,7 @@ func serveSource() error {
 }
 
 func (s *source) fill(bytes int) {
-	if bytes = min(bytes, hotOffset); bytes > s.filled {
+	if bytes = min(bytes, zeroOffset); bytes > s.filled {
 		sourcePattern.fill(s.memory.Bytes()[s.filled:bytes], s.filled)
 		s.filled = bytes
 	}
