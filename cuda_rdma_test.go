@@ -26,6 +26,14 @@ type gpuSide struct {
 	config Config
 	device bool // its memory is on a GPU
 	driver simcuda.Options
+	made   func(testing.TB, *simcuda.Driver, int) *Memory // otherwise than allocated; nil: allocated
+}
+
+func (g *gpuSide) memory(t testing.TB, d *simcuda.Driver, size int) *Memory {
+	if g.made != nil {
+		return g.made(t, d, size)
+	}
+	return placed(t, d, size, g.device)
 }
 
 func newGPUPair(t testing.TB, seed uint64, size int, source, requester gpuSide) *gpuPair {
@@ -48,7 +56,7 @@ func newGPUPairOn(t testing.TB, s *rdmaSim, size int, source, requester gpuSide)
 		requester.config.CUDA = p.requesterDriver
 	}
 	p.source, p.requester = s.rdmaEngine(p.sourceNative, hostA, source.config), s.rdmaEngine(p.requesterNative, hostB, requester.config)
-	p.remote, p.local = placed(t, p.sourceDriver, size, source.device), placed(t, p.requesterDriver, size, requester.device)
+	p.remote, p.local = source.memory(t, p.sourceDriver, size), requester.memory(t, p.requesterDriver, size)
 	p.export, p.own = registered(t, p.source, p.remote, ReadWrite), registered(t, p.requester, p.local, LocalOnly)
 	p.segment = opened(t, p.requester, p.source)
 	return p
@@ -70,7 +78,7 @@ func (g *gpuDoor) peer(p *simverbs.Process, address, length uint64) (uint64, boo
 	if err != nil || info.Type != cuda.MemoryDevice {
 		return 0, false
 	}
-	if !info.SyncMem {
+	if !info.SyncMem && !info.Virtual {
 		g.early = append(g.early, p.Name())
 	}
 	return d.Real(cuda.Pointer(address), length)
@@ -85,7 +93,7 @@ func (g *gpuDoor) export(p *simverbs.Process, descriptor int, offset, length uin
 	if !ok || offset > bytes || length > bytes-offset {
 		return 0, false
 	}
-	if info, err := d.Attributes(uint64(start)); err != nil || !info.SyncMem {
+	if info, err := d.Attributes(uint64(start)); err != nil || !info.SyncMem && !info.Virtual {
 		g.early = append(g.early, p.Name())
 	}
 	return d.Real(start+cuda.Pointer(offset), length)

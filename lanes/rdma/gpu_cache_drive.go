@@ -42,6 +42,10 @@ func (e *DirectError) Unwrap() error { return e.Err }
 // RegisterDevice registers memory on a GPU on every usable network device, for this side's work requests only: no window
 // reaches it, and a grant has a region of its own (SPEC C-6, C-7). All or nothing; what cannot be taken back stays, and the
 // GPU's memory with it. Otherwise it is as Register. The errors are also *DirectError, and those of package cuda.
+//
+// Memory without a context (the virtual-memory API, pools) is reached where the driver says that it can be, and by DMA-BUF
+// only, which keeps the memory there though somebody unmaps its address. The driver has no SYNC_MEMOPS for it: who has it
+// waits for his own synchronous copies and fills himself before he lets devices have the range.
 func (t *Transport) RegisterDevice(m *cuda.Memory, address, length uint64) (*Registered, error) {
 	if err := directable(m); err != nil {
 		return nil, err
@@ -56,12 +60,15 @@ func directable(m *cuda.Memory) error {
 	switch {
 	case a.Missing != "":
 		return e
-	case !a.SyncMemOps:
-		e.Why = "the driver cannot make its memory operations synchronous (CU_POINTER_ATTRIBUTE_SYNC_MEMOPS), since the memory has no context"
+	case !a.SyncMemOps && !a.Export:
+		e.Why = "memory of the virtual-memory API, or of a pool, is reached by DMA-BUF only, and the GPU or its driver makes none of it"
 		return e
 	case !a.Ordered && !a.FlushWrites:
 		e.Why, e.Remedy = "the GPU neither orders the writes of network devices nor flushes them", "use another GPU"
 		return e
+	}
+	if !a.SyncMemOps { // see RegisterDevice
+		return nil
 	}
 	if err := m.SetSyncMemOps(); err != nil {
 		e.Why, e.Remedy, e.Err = "CU_POINTER_ATTRIBUTE_SYNC_MEMOPS cannot be set", "see the driver's error", err
@@ -87,7 +94,10 @@ func (g *Registered) reach(d *verbs.Domain, address, length uint64, a verbs.Acce
 		if err == nil || g.way == WayDescriptor || !unsupported(err) {
 			return region, g.refused(err)
 		}
-		unable = err
+		if unable = err; !g.gpu.Abilities().SyncMemOps {
+			return nil, &DirectError{Object: g.gpu.String(), Why: "memory of the virtual-memory API, or of a pool, is reached by DMA-BUF only", Err: err,
+				Remedy: "use a kernel and a library with ibv_reg_dmabuf_mr, or memory of cuMemAlloc"}
+		}
 	}
 	region, err := d.Register(address, length, a)
 	if err == nil && g.way == WayNone {
