@@ -105,7 +105,7 @@ type Config struct {
 	// CPUs restricts the lanes to these CPUs, out of those that the process may use.
 	CPUs     []int
 	Progress Progress
-	// Spin is how long an adaptive lane spins before it blocks; 0: 30 µs. While payload moves it is ten times as long. While
+	// Spin is how long an adaptive lane spins before it blocks; 0: 50 µs. While payload moves it is ten times as long. While
 	// other threads want the CPU it is less, down to nothing.
 	Spin   time.Duration
 	Kernel KernelChoice
@@ -188,7 +188,7 @@ func (c *Config) complete() error {
 		{"RequestTimeout", &c.RequestTimeout, 30 * time.Second}, {"SourceTimeout", &c.SourceTimeout, 5 * time.Second},
 		{"IdleTimeout", &c.IdleTimeout, 2 * time.Minute}, {"QuiesceTimeout", &c.QuiesceTimeout, 5 * time.Second},
 		{"KeepaliveIdle", &c.KeepaliveIdle, 15 * time.Second}, {"KeepaliveInterval", &c.KeepaliveInterval, 5 * time.Second},
-		{"UserTimeout", &c.UserTimeout, 30 * time.Second}, {"Spin", &c.Spin, 30 * time.Microsecond},
+		{"UserTimeout", &c.UserTimeout, 30 * time.Second}, {"Spin", &c.Spin, 50 * time.Microsecond},
 	} {
 		if *d.value < 0 {
 			return invalid("Config.%s is %v; it must not be negative", d.name, *d.value)

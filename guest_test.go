@@ -19,8 +19,8 @@ func visits(e *Engine) (n uint64) {
 	return n
 }
 
-// proves L-4, G-3: with adaptive lanes on epoll a synchronous call turns its peer's lane itself, one at a time, and
-// the others are served by it, or by the lane.
+// proves L-4, G-3: with adaptive lanes on epoll a synchronous call that is alone turns its peer's lane itself; others are
+// served by it, or by the lane.
 func TestSynchronousCallsTurnTheLaneThemselves(t *testing.T) {
 	c := Config{Kernel: Epoll, Lanes: 1}
 	p := newPair(t, c, c, 1<<20)
@@ -41,8 +41,8 @@ func TestSynchronousCallsTurnTheLaneThemselves(t *testing.T) {
 			}()
 		}
 		all.Wait()
-		if visits(p.requester) == before {
-			t.Errorf("%d callers: nobody turned the lane", callers)
+		if callers == 1 && visits(p.requester) == before {
+			t.Error("a caller that was alone did not turn the lane")
 		}
 	}
 }

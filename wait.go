@@ -50,6 +50,11 @@ func (e *Engine) waitOn(ctx context.Context, done, stopped <-chan struct{}) erro
 	if err := ctx.Err(); err != nil { // whether this or the driver's place comes first is not for chance to say
 		return err
 	}
+	select { // by itself, since a choice among several channels costs 200 ns
+	case <-e.driver:
+		return e.driveUntil(ctx, done, stopped)
+	default:
+	}
 	select {
 	case <-done:
 		return nil
@@ -58,7 +63,6 @@ func (e *Engine) waitOn(ctx context.Context, done, stopped <-chan struct{}) erro
 	case <-stopped:
 		return e.stoppedError(done)
 	case <-e.driver: // manual mode only: nobody else drives
-		defer func() { e.driver <- struct{}{} }()
 		return e.driveUntil(ctx, done, stopped)
 	}
 }
@@ -73,18 +77,19 @@ func unless(done <-chan struct{}, err error) error {
 	}
 }
 
-// driveUntil drives until one of the ends comes. The others who wait are told by what they wait for, and
-// one of them goes on driving.
+// driveUntil drives until one of the ends comes, and gives the driver's place back. The others who wait are told by what
+// they wait for, and one of them goes on driving.
 func (e *Engine) driveUntil(ctx context.Context, done, stopped <-chan struct{}) error {
+	defer func() { e.driver <- struct{}{} }()
+	quit := ctx.Done()
 	for idle := 0; ; idle++ {
-		select {
-		case <-done:
+		switch { // one look each: a choice among several channels locks them all
+		case ready(done):
 			return nil
-		case <-ctx.Done():
+		case ready(quit):
 			return unless(done, ctx.Err())
-		case <-stopped:
+		case ready(stopped):
 			return e.stoppedError(done)
-		default:
 		}
 		step := time.Duration(0)
 		if idle >= manualSpins {
@@ -93,6 +98,16 @@ func (e *Engine) driveUntil(ctx context.Context, done, stopped <-chan struct{}) 
 		if e.drive(step) {
 			idle = 0
 		}
+	}
+}
+
+// ready receives from a channel if there is something to receive, or it is closed.
+func ready(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }
 

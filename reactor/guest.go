@@ -9,6 +9,9 @@ import "time"
 //	         ┌── Enter ── guest ── leave ──┐
 //	nobody ──┤                             ├──▶ nobody: the host waits in Idle, or rests while guests come and go
 //	         └────────── host ── asleep ───┘
+//
+// Waiting so that a guest can enter costs two system calls more than waiting in Poll. A host that has had work again and
+// again and no guest, as that of a source, waits in Poll, until a caller has found it there.
 
 // Who turns the loop: Loop.turner.
 const (
@@ -21,6 +24,10 @@ const (
 // of it is over, so that it need not wake, and take a CPU, to see that there are still some. What arrives after the last
 // guest has left, and was not posted, waits for twice as long at most.
 const hostRest = 200 * time.Microsecond
+
+// unvisitedMost is how often in a row the host of a loop may have found completions, and not been visited in between,
+// before it waits as if there were no guests.
+const unvisitedMost = 16
 
 // GuestKernel is a Kernel that lets one thread wait while another one makes all other calls.
 type GuestKernel interface {
@@ -49,9 +56,16 @@ type Visit interface {
 }
 
 // Enter makes the caller, on any goroutine, the one who turns the loop until Stay has returned; false when the loop
-// takes no guests, or somebody turns it already. What the guest posts in between wakes nobody.
+// takes no guests, or somebody turns it already; a host that only waits is then ready for guests once it has been woken.
+// What the guest posts in between wakes nobody.
 func (l *Loop) Enter() bool {
-	if l.guests == nil || !l.turner.CompareAndSwap(nobody, guest) {
+	if l.guests == nil {
+		return false
+	}
+	if !l.turner.CompareAndSwap(nobody, guest) {
+		if l.turner.Load() == host && !l.knocked.Load() {
+			l.knocked.Store(true)
+		}
 		return false
 	}
 	l.sleep.Store(awake)
@@ -137,8 +151,16 @@ func (l *Loop) receiveGuests() {
 		came := visits != seen
 		away := came && l.sleep.Load() == asleep
 		seen = visits
+		if l.knocked.Swap(false) || came {
+			l.unvisited = 0
+		}
 		if away || !l.turner.CompareAndSwap(nobody, host) {
 			l.rest(!came)
+			continue
+		}
+		if l.unvisited >= unvisitedMost {
+			l.keepHouse()
+			l.turner.Store(nobody)
 			continue
 		}
 		until := l.work()
@@ -152,10 +174,20 @@ func (l *Loop) receiveGuests() {
 	}
 }
 
+// keepHouse turns the loop like one that takes no guests until somebody would have been one.
+func (l *Loop) keepHouse() {
+	l.handed.Store(false)
+	l.resting.Store(false)
+	for vain := 0; !l.stopped.Load() && !l.knocked.Load(); {
+		vain = l.pass(vain)
+	}
+}
+
 // work turns until there is nothing left to do or to spin for, and says until when the host may idle; Past: not at all.
 func (l *Loop) work() Instant {
 	l.handed.Store(false)
 	l.resting.Store(false)
+	before := l.counts.completions.get()
 	for {
 		if l.turn(Past) {
 			l.spinner.worked(l.now, l.moved)
@@ -165,6 +197,9 @@ func (l *Loop) work() Instant {
 		if l.stopped.Load() {
 			return Past
 		}
+	}
+	if l.counts.completions.get() != before {
+		l.unvisited++
 	}
 	l.idleUntil = l.timers.next()
 	if l.owed() || l.idleUntil <= l.now || !l.guests.Settled() || !l.fallAsleep() {

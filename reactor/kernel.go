@@ -12,10 +12,12 @@ import (
 type Instant int64
 
 // Forever is later than every reading of a clock; Past is earlier. Poll(out, Past) never blocks and
-// need not read the clock, which is what a spinning loop asks for.
+// need not read the clock, which is what a spinning loop asks for. Poll(out, Brief) need not look for events either: the
+// loop has something else to do first, and the next Poll is no brief one.
 const (
 	Forever Instant = math.MaxInt64
 	Past    Instant = math.MinInt64
+	Brief           = Past + 1
 )
 
 // After returns the instant d later; it saturates at Forever and treats a negative d as zero.

@@ -53,7 +53,7 @@ type Options struct {
 	// Name appears in errors and statistics.
 	Name string
 	Mode Mode
-	// Spin is how long an adaptive loop spins after work before it blocks; 0: 30 µs. After work that moved 32 KiB or more it is
+	// Spin is how long an adaptive loop spins after work before it blocks; 0: 50 µs. After work that moved 32 KiB or more it is
 	// ten times as long, and less while other threads want the CPU.
 	Spin time.Duration
 	// CPUs is the affinity of Run's thread; empty leaves the thread as it is.
@@ -115,7 +115,8 @@ type Loop struct {
 	moved   int    // bytes that the last turn's completions moved
 	shown   uint64 // turn of the last look at the kernel's counters
 	queues  []Queue
-	first   int // queue that the last turn began with
+	first   int  // queue that the last turn began with
+	brief   bool // true exactly when the last Poll was until Brief
 
 	mail    mailbox
 	stopped atomic.Bool
@@ -124,12 +125,14 @@ type Loop struct {
 	// next turn or letter: a kernel whose Poll only notes what it would wait for hears of letters too.
 	sleep atomic.Uint32
 
-	// guests is the kernel of a loop that takes guests, nil otherwise; the next five are used by such a loop only.
+	// guests is the kernel of a loop that takes guests, nil otherwise; the next seven are used by such a loop only.
 	guests    GuestKernel
 	turner    atomic.Uint32 // nobody, host or guest
 	handed    atomic.Bool   // true exactly when a guest left something to the host and the host has not begun with it
 	resting   atomic.Bool   // true exactly from the host's rest until it turns the loop again
 	alarm     atomic.Int64  // the Instant at which the host's rest ends
+	knocked   atomic.Bool   // true exactly when a caller found the host turning, and the host has not heeded it
+	unvisited int           // how often the host found completions since the last visit or knock
 	idleUntil Instant       // how long the host idles, or idled last; whoever turns the loop
 
 	counts loopCounts
@@ -174,18 +177,24 @@ func (l *Loop) Run() error {
 		return nil
 	}
 	for vain := 0; !l.stopped.Load(); {
-		switch {
-		case l.turn(l.patience()):
-			l.spinner.worked(l.now, l.moved)
-			vain = 0
-		case l.options.Mode != Busy && l.owed():
-			if vain++; vain > looksBeforeYield {
-				l.counts.yields.add(1)
-				yield()
-			}
-		}
+		vain = l.pass(vain)
 	}
 	return nil
+}
+
+// pass makes one turn, and says how many in a row looked in vain at queues that owe.
+func (l *Loop) pass(vain int) int {
+	switch {
+	case l.turn(l.patience()):
+		l.spinner.worked(l.now, l.moved)
+		return 0
+	case l.options.Mode != Busy && l.owed():
+		if vain++; vain > looksBeforeYield {
+			l.counts.yields.add(1)
+			yield()
+		}
+	}
+	return vain
 }
 
 // patience says until when the next turn may block, apart from timers and pending work.
@@ -248,6 +257,9 @@ func (l *Loop) poll(until Instant) (blocking bool, n int) {
 		l.counts.sleeps.add(1)
 	} else {
 		until = Past
+		if l.brief = !l.brief && l.mail.pending(); l.brief { // what they submit comes before what may have come
+			until = Brief
+		}
 		if l.sleep.Load() != awake {
 			l.sleep.Store(awake)
 		}
@@ -361,7 +373,7 @@ func (l *Loop) wake() {
 			if l.guests != nil {
 				l.guests.Rouse() // also for a guest: it may be about to leave, and have looked for letters already
 			}
-			if l.guests == nil || l.turner.Load() == guest {
+			if l.guests == nil || l.turner.Load() != nobody { // the host may be in Poll, too
 				l.kernel.Wake()
 			}
 			return

@@ -3,9 +3,9 @@ package reactor
 import "time"
 
 const (
-	// spinDefault bridges the gap between two frames of a busy peer: waking a sleeping core costs
-	// about 12 µs, so spinning for a little longer than that pays.
-	spinDefault = 30 * time.Microsecond
+	// spinDefault bridges the gap between two frames of a busy peer, also of one that has just been woken on a sleeping
+	// core, 12 to 40 µs: two sides that both gave up a little earlier would go on waking each other.
+	spinDefault = 50 * time.Microsecond
 	// spinBulkBytes is how many bytes of one turn say that payload is on its way, and spinBulkFactor how many times as
 	// long the loop spins then. The next piece comes when the peer has copied its own, 100 µs or more later. Who sleeps in
 	// between is woken by the sender, which costs that one time, and often on the sender's CPU, where one of the two

@@ -119,6 +119,62 @@ func TestHostGoesOnWhereTheGuestLeft(t *testing.T) {
 	<-done
 }
 
+// A host that has work again and again and no guest waits in Poll, as that of a source does; the caller that finds it there
+// makes it ready for guests again.
+func TestHostWithoutGuestsKeepsHouseUntilSomebodyKnocks(t *testing.T) {
+	h := newHouse(t)
+	defer h.close(t)
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(ends[1])
+	defer unix.Close(ends[0])
+	buffer := make([]byte, 1)
+	came := make(chan struct{})
+	var last atomic.Bool
+	var again func(reactor.Event)
+	watch := func() {
+		h.Submit(reactor.Operation{Kind: reactor.Watch, Descriptor: reactor.Descriptor(ends[0])}, answer(again))
+	}
+	again = func(e reactor.Event) {
+		_, _ = unix.Read(ends[0], buffer)
+		if e.Err == nil && !last.Load() {
+			watch()
+		}
+		came <- struct{}{}
+	}
+	event := func() {
+		if _, err := unix.Write(ends[1], []byte{1}); err != nil {
+			t.Fatal(err)
+		}
+		<-came
+		time.Sleep(200 * time.Microsecond) // the host waits again
+	}
+	first := &visit{act: func(reactor.Instant) { watch() }}
+	_ = h.Post(&first.letter, first)
+	for n := 0; h.Enter(); n++ { // each visit starts the count anew, so the events between them become more and more
+		v := &visit{}
+		_ = h.Post(&v.letter, v)
+		h.Stay(v)
+		for range n {
+			event()
+		}
+		if n == 100 {
+			t.Fatal("the host is ready for guests for ever")
+		}
+	}
+	v := &visit{act: func(reactor.Instant) {}}
+	for !h.Enter() { // it is woken by a letter
+		_ = h.Post(&v.letter, v)
+	}
+	over := &visit{}
+	_ = h.Post(&over.letter, over)
+	h.Stay(over)
+	last.Store(true)
+	event()
+}
+
 type expiry func()
 
 func (f expiry) Expire(*reactor.Timer, reactor.Instant) { f() }

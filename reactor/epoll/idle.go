@@ -45,13 +45,15 @@ func (k *Kernel) wait(descriptor int, timeout *unix.Timespec) {
 	if i.waker.Take() {
 		return
 	}
-	i.waker.Drain()
 	if i.waker.Sleep() {
 		i.waits.Add(1)
 		i.poll = [...]unix.PollFd{
 			{Fd: int32(i.waker.Descriptor()), Events: unix.POLLIN}, {Fd: int32(descriptor), Events: unix.POLLIN},
 		}
 		_, _ = unix.Ppoll(i.poll[:], timeout, nil) // whatever ended it, the caller looks again
+		if i.poll[0].Revents != 0 {
+			i.waker.Drain() // a signal that comes only now ends the next wait
+		}
 	}
 	i.waker.Risen()
 	i.waker.Take()

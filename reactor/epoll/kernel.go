@@ -35,8 +35,8 @@ type Kernel struct {
 	counters   reactor.Counters
 	// hot is the slot of the Receive that parked last, the likeliest to be answered next.
 	hot int32
-	// glances counts looks that did not block, to share them between hot and epoll.
-	glances uint32
+	// glances counts those since the last look for events, trust is how many there may be; see glance.
+	glances, trust int
 	// load is the work done since the last look for events; see due.
 	load    int
 	coarse  bool // true exactly when epoll_pwait2 was refused
@@ -64,7 +64,7 @@ func New(o Options) (*Kernel, error) {
 		return nil, err
 	}
 	k := &Kernel{options: o, descriptor: descriptor, waker: waker,
-		operations: socket.NewOperations(o.Operations), hot: socket.NoSlot}
+		operations: socket.NewOperations(o.Operations), hot: socket.NoSlot, trust: 1}
 	if o.Guests {
 		if err := k.idle.open(); err != nil {
 			_ = waker.Close()

@@ -57,7 +57,7 @@ func (r *rig) next() reactor.Completion {
 func (r *rig) none() {
 	r.Helper()
 	var out [1]reactor.Completion
-	for range 3 * glancesPerLook {
+	for range 3 * glancesMost {
 		if r.Poll(out[:], 0) != 0 {
 			r.Fatalf("unexpected completion %+v", out[0])
 		}

@@ -19,9 +19,9 @@ const (
 	// try weighs 1 and 64 KiB weigh 1, about 1–5 µs each, so that a look (1 µs) costs a few per cent.
 	loadPerLook  = 16
 	bytesPerLoad = 64 << 10
-	// glancesPerLook: of so many looks that do not block, all but one ask the hot stream directly, which
-	// saves a system call if that is where the answer comes from.
-	glancesPerLook = 4
+	// glancesMost is how many Polls in a row that must not block ask the hot stream directly, which saves a system call
+	// if that is where the answer comes from, before one looks at events again (1 µs each).
+	glancesMost = 16
 )
 
 // Poll performs what was submitted and returns completions; see reactor.Kernel.
@@ -36,13 +36,18 @@ func (k *Kernel) Poll(out []reactor.Completion, until reactor.Instant) int {
 		}
 		return n
 	}
+	if until == reactor.Brief {
+		return 0
+	}
 	for {
 		wait := time.Duration(0)
 		if k.operations.Queued() == 0 {
 			wait = k.remaining(until)
 		}
-		if wait == 0 && k.glance(&out[0]) {
-			return 1
+		if wait == 0 && k.glances < k.trust {
+			if hot := k.hotReceive(); hot != socket.NoSlot {
+				return k.glance(hot, &out[0])
+			}
 		}
 		woken := k.look(wait)
 		n = k.walk(out)
@@ -84,18 +89,27 @@ func (k *Kernel) walk(out []reactor.Completion) int {
 	return n
 }
 
-// glance tries the hot Receive instead of asking epoll, most of the time. If it succeeds, the event that
-// announced the bytes is dropped by epoll itself, which looks again before it reports.
-func (k *Kernel) glance(c *reactor.Completion) bool {
+// hotReceive is the Receive that parked last, if it still waits. Its slot may have been used again; any Receive that waits
+// will do.
+func (k *Kernel) hotReceive() int32 {
+	if k.operations.Valid(k.hot) {
+		if r := k.operations.At(k.hot); r.State == socket.Parked && r.Kind == reactor.Receive {
+			return k.hot
+		}
+	}
+	return socket.NoSlot
+}
+
+// glance tries the hot Receive instead of asking epoll. If it succeeds, the event that announced the bytes is dropped by
+// epoll itself, which looks again before it reports. How many glances come before the next look follows from who is
+// right: each that succeeds doubles it, a look that finds others' events ends it.
+func (k *Kernel) glance(slot int32, c *reactor.Completion) int {
 	k.glances++
-	if k.glances%glancesPerLook == 0 || !k.operations.Valid(k.hot) {
-		return false
+	if !k.perform(slot, c) {
+		return 0
 	}
-	// The slot may have been used again; any Receive that waits will do.
-	if r := k.operations.At(k.hot); r.State != socket.Parked || r.Kind != reactor.Receive {
-		return false
-	}
-	return k.perform(k.hot, c)
+	k.trust = min(2*k.trust+1, glancesMost)
+	return 1
 }
 
 // perform tries one operation that is in no queue; true when it is done and c is filled. Otherwise it waits
@@ -213,8 +227,13 @@ func (k *Kernel) look(wait time.Duration) bool {
 	if e != 0 && e != unix.EINTR {
 		panic("epoll: waiting on descriptor " + k.state() + " failed: " + e.Error())
 	}
+	k.glances = 0
+	hot := k.hotReceive()
 	for i := range n {
 		k.dispatch(&k.events[i])
+	}
+	if queued := k.operations.Queued(); queued > 1 || queued == 1 && k.operations.Peek() != hot {
+		k.trust = 1
 	}
 	return k.waker.Take()
 }

@@ -10,6 +10,7 @@ import (
 var waitCases = []conformance{
 	{"PollReturnsAtUntil", untilRespected},
 	{"PastUntilDoesNotBlock", pastUntil},
+	{"BriefPollPerformsAndTheNextOneLooks", briefPoll},
 	{"WakeBeforePollIsNotLost", wakeBefore},
 	{"WakeDuringPollEndsIt", wakeDuring},
 	{"WakesAreConsumedTogether", wakesCoalesce},
@@ -49,6 +50,26 @@ func pastUntil(r *rig) {
 		r.Fatalf("30 polls that must not block took %v", d)
 	}
 	r.pending(receiving)
+}
+
+// briefPoll: a Poll until Brief performs what was submitted and does not block; what has come is found by the other Polls
+// between them, whatever they are.
+func briefPoll(r *rig) {
+	k, c, s := r.pair()
+	for range 20 {
+		receiving := r.receive(k, s, r.memory(1))
+		r.pass(100 * time.Microsecond)
+		sending := r.send(k, c, r.text("x"))
+		for end := k.Now().After(patience); !r.operations[receiving].ended || !r.operations[sending].ended; {
+			if k.Now() > end {
+				r.Fatal("nothing came of a stream with bytes")
+			}
+			r.poll(k, r.out, reactor.Brief)
+			if r.poll(k, r.out, reactor.Past) == 0 {
+				r.poll(k, r.out, k.Now().After(time.Microsecond)) // virtual time passes only here
+			}
+		}
+	}
 }
 
 func wakeBefore(r *rig) {
