@@ -2,8 +2,10 @@ package orbitte
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
@@ -308,4 +310,58 @@ func TestRemoteSlotsAreUsedBesideGPUDirect(t *testing.T) {
 		mentions(t, p.move(t, op, 3, 8001, i).Path, "GPUDirect there")
 	}
 	p.atRest(t)
+}
+
+// Callers at once direct a peer's staging over RDMA on real lanes, with fewer slots than they ask for, before and after they
+// all give up at some moment. Every byte is checked, and all is given back.
+//
+// proves C-8, G-8, U-2
+func TestManyCallersDirectAPeersStagingOverRDMAOnRealLanes(t *testing.T) {
+	eachKernel(t, func(t *testing.T, c Config) {
+		const callers, slot = 6, 40 << 10
+		f := realFabric(t)
+		here, there := realTwin(t, simcuda.Options{}), realTwin(t, simcuda.Options{})
+		c.Lanes, c.Limits = 2, Limits{StagingChunkBytes: 4093, PinnedStagingBytes: 2 * 4 * 4093 * 2}
+		c.RemoteStaging = &RemoteStagingConfig{Slots: 6, PeerSlots: 3}
+		engine := func(name string, driver *simcuda.Driver, progress RDMAProgress) *Engine {
+			own := c
+			own.CUDA, own.Verbs, own.RDMA = driver, f.Host(name).Process(name), &RDMAConfig{Progress: progress, Width: 2}
+			return newEngine(t, own)
+		}
+		p := &pair{source: engine("source", there, RDMAEventDriven), requester: engine("requester", here, RDMAPolling)}
+		p.remote, p.local = onGPU(t, there, 0, callers*slot), allocated(t, callers*slot)
+		p.export, p.own = registered(t, p.source, p.remote, ReadWrite), registered(t, p.requester, p.local, ReadWrite)
+		ctx := within(t, time.Minute)
+		p.segment = opened(t, p.requester, p.source)
+		for round := range 3 {
+			var group sync.WaitGroup
+			for i := range callers {
+				group.Go(func() {
+					if round == 1 {
+						hurry(ctx, p, i*slot, slot)
+					} else if err := directorBy(ctx, p, TransportRDMA, i*slot, slot, i); err != nil {
+						t.Errorf("caller %d: %v", i, err)
+					}
+				})
+			}
+			group.Wait()
+		}
+		s := p.source.Stats().RemoteStaging
+		if s.Pins+s.Slots+s.Retained != 0 || s.Copied+s.Failed != s.Copies || s.Pinned < 2*callers*4*2 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// hurry gives requests up sooner or later. What others have on the stream is lost with it.
+func hurry(ctx context.Context, p *pair, at, slot int) {
+	r := Request{
+		Operation: Read, Transport: TransportRDMA, Segment: p.segment, Local: p.local.Address() + uint64(at), Remote: p.remote.Address() + uint64(at),
+		Length: uint64(slot), RemoteSlots: 3,
+	}
+	for n := range 8 {
+		soon, cancel := context.WithTimeout(ctx, time.Duration(n)*300*time.Microsecond)
+		_, _ = p.requester.SubmitAndWait(soon, []Request{r})
+		cancel()
+	}
 }

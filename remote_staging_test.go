@@ -269,6 +269,10 @@ func TestManyCallersDirectAPeersStagingOverRealSockets(t *testing.T) {
 
 // director moves its range to the peer's GPU and back, through 1 to 16 slots, and compares.
 func director(ctx context.Context, p *pair, at, slot, i int) error {
+	return directorBy(ctx, p, TransportTCP, at, slot, i)
+}
+
+func directorBy(ctx context.Context, p *pair, transport Transport, at, slot, i int) error {
 	mine := p.local.Bytes()[at : at+slot]
 	for round := range 4 {
 		n := slot - 5 - round*4093
@@ -277,7 +281,7 @@ func director(ctx context.Context, p *pair, at, slot, i int) error {
 		}
 		want := bytes.Clone(mine)
 		r := Request{
-			Operation: Write, Segment: p.segment, Local: p.local.Address() + uint64(at+3), Remote: p.remote.Address() + uint64(at+3), Length: uint64(n),
+			Operation: Write, Transport: transport, Segment: p.segment, Local: p.local.Address() + uint64(at+3), Remote: p.remote.Address() + uint64(at+3), Length: uint64(n),
 			RemoteSlots: []int{1, 2, 5, 16}[(round+i)%4],
 		}
 		if _, err := p.requester.SubmitAndWait(ctx, []Request{r}); err != nil {

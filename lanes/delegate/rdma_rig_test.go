@@ -22,16 +22,20 @@ type networks struct {
 	dead      map[string]bool
 }
 
-// fabric makes it with the first node that needs it.
-func (r *rig) fabric() *networks {
+// fabric makes it with the first node that needs it. A still one goes on only in calls and when the clock is looked at.
+func (r *rig) fabric(still bool) *networks {
 	if r.nets != nil {
 		return r.nets
 	}
 	w := r.world
 	n := &networks{processes: map[string]*simkernel.Process{}, dead: map[string]bool{}}
+	later := w.Later
+	if still {
+		later = nil
+	}
 	n.Fabric = simverbs.NewFabric(r.seed, simverbs.Options{
 		Personality: simverbs.Hardware,
-		Now:         func() time.Duration { return time.Duration(w.Now()) }, Later: w.Later, Sleep: w.Advance,
+		Now:         func() time.Duration { return time.Duration(w.Now()) }, Later: later, Sleep: w.Advance,
 		Violation: func(err error) { r.t.Error(err) },
 		Signal: func(p *simverbs.Process) (int, func(), func(), func(), error) {
 			process := n.processes[p.Name()]
@@ -45,8 +49,12 @@ func (r *rig) fabric() *networks {
 		},
 	})
 	r.nets = n
+	pause := 500 * time.Millisecond // a lane that polls tells the world no timer
+	if still {
+		pause = 5 * time.Microsecond // nor does the fabric
+	}
 	var beat func()
-	beat = func() { w.Later(500*time.Millisecond, beat) } // a lane that polls tells the world no timer
+	beat = func() { w.Later(pause, beat) }
 	beat()
 	return n
 }
@@ -69,7 +77,7 @@ type reached struct {
 // connect gives the node a NIC with two ports' worth of paths, and its server what answers for grants.
 func (n *node) connect(s setup) {
 	n.t.Helper()
-	f := n.fabric()
+	f := n.fabric(s.still)
 	name := n.process.Name()
 	f.processes[name] = n.process
 	d := &device{native: f.Host(name, simverbs.DeviceSpec{Name: "mlx5_0"}).Process(name), peers: map[*control.Channel]*rdma.Peer{}}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/lanes/rdma"
 	"github.com/orbitte/orbitte/netproto"
 )
 
@@ -217,4 +218,31 @@ func TestCloseSourceOverRDMAAtEachStepTakesThePinsBack(t *testing.T) {
 		}
 		p.finish()
 	})
+}
+
+// In the steady state neither side allocates on the Go heap over RDMA either.
+//
+// proves C-8, L-6
+func TestSlotsOverRDMAAllocateNothing(t *testing.T) {
+	for _, slots := range []int{1, 4} {
+		still := setup{still: true, change: func(c *rdma.Config) { c.MonitorInterval, c.Progress = 1000*time.Hour, rdma.Polling }} // to look at ports allocates
+		p := newRDMAPair(t, still, still, 10*slotBytes)
+		c := p.requester.channel(p.source)
+		a := p.requester.ask(lanes.Read, p.source, p.here, p.there, 0, 0, 10*slotBytes, slots)
+		move := func() {
+			for _, a.Direction = range []lanes.Direction{lanes.Read, lanes.Write} {
+				a.done, a.Deadline = 0, p.requester.lane.Kernel().Now().After(time.Minute)
+				if o := p.wait(a.start(c)); o.Err != nil {
+					t.Fatal(o.Err)
+				}
+			}
+		}
+		for range 40 {
+			move()
+		}
+		if n := testing.AllocsPerRun(50, move); n > 0 {
+			t.Errorf("%v allocations with %d slots", n, slots)
+		}
+		p.finish()
+	}
 }
