@@ -43,7 +43,9 @@ func (g *grants) idle(t *Transfer) *grantedPart {
 	x.Done = func(*rdma.Transfer) {
 		x.flying = false
 		g.note(x)
+		t.within++
 		t.partEnded(x.part, &x.Outcome)
+		t.within--
 	}
 	g.parts = append(g.parts, x)
 	return x

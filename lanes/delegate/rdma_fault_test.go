@@ -123,14 +123,14 @@ func TestEachFailedDriverCallUnderSlotsOverRDMATellsTheTruth(t *testing.T) {
 	}
 }
 
-// The control stream is lost at each byte of what is said on it, in either direction: pins, delegates, grants and their
+// The control stream is lost anywhere in what is said on it, in either direction: pins, delegates, grants and their
 // ends. What was pinned ends with it, and the next transfer finds all slots free.
 //
 // proves C-8, T-5, R-14, U-1
-func TestAStreamLostAtEachByteUnderSlotsOverRDMALeavesNothing(t *testing.T) {
+func TestAStreamLostAnywhereUnderSlotsOverRDMALeavesNothing(t *testing.T) {
 	struck := 0
 	for _, way := range []simkernel.Direction{simkernel.ToServer, simkernel.ToClient} {
-		for cut := uint64(1); cut < 1800; cut += 13 {
+		for cut := uint64(1); cut < 1800; cut += 29 {
 			t.Run(fmt.Sprintf("%v-%d", way, cut), func(t *testing.T) {
 				struck += ordeal(t, setup{slow: 100 * time.Microsecond}, setup{}, func(p *pairOf) {
 					first := true
@@ -195,7 +195,7 @@ func TestSlotsAreGrantedToTheirStreamOnly(t *testing.T) {
 func TestANeighboursEndLeavesTheConnectionWell(t *testing.T) {
 	for _, d := range []lanes.Direction{lanes.Read, lanes.Write} {
 		again, unknown, out := 0, 0, 0
-		for n := 0; n < 900; n += 3 {
+		for n := 0; n < 900; n += 7 {
 			p := newRDMAPair(t, setup{slow: 100 * time.Microsecond}, setup{}, 7*slotBytes)
 			c := p.requester.channel(p.source)
 			a := p.requester.ask(d, p.source, p.here, p.there, 3, 5, 6*slotBytes+1, 3).start(c)

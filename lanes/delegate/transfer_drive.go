@@ -72,6 +72,7 @@ type Transfer struct {
 	pausing   bool // true exactly while it waits to ask again
 	cancelled bool
 	undrained bool
+	within    int  // calls of parts that tell their end and have not returned: it does not end inside them, since they go on
 	busy      bool // true exactly inside advance
 	again     bool
 	encoders  [3]func([]byte) []byte
@@ -162,6 +163,10 @@ func (t *Transfer) advance() {
 		t.again = false
 		t.look()
 		next := t.machine.next(t.asking)
+		if next == stepDone && t.within > 0 {
+			t.lane().Arm(&t.timer, t.lane().Now(), t)
+			break
+		}
 		if next == stepDone { // its owner may have it at once: nothing of it is touched any more
 			t.busy = false
 			t.end()
@@ -353,10 +358,10 @@ func (t *Transfer) granted() {
 	t.pause = min(2*t.pause, askAgainMax)
 }
 
-// Expire asks again, or gives up (reactor.TimerHandler).
+// Expire asks again, or gives up; or it ends what could not end inside another's call (reactor.TimerHandler).
 func (t *Transfer) Expire(_ *reactor.Timer, now reactor.Instant) {
-	t.pausing = false
-	if now >= t.Deadline {
+	waited := t.pausing
+	if t.pausing = false; waited && now >= t.Deadline {
 		t.machine.fail(&lanes.Fault{Cause: lanes.Deadline, Stage: "waiting for slots of the peer", Err: errNoSlots})
 	}
 	t.advance()
@@ -388,6 +393,7 @@ func (t *Transfer) end() {
 	} else {
 		o.Err = m.fault
 	}
+	t.lane().Disarm(&t.timer)
 	t.channel = nil
 	t.Outcome = o
 	t.Done(t)
