@@ -12,7 +12,6 @@ import (
 	"github.com/orbitte/orbitte/lanes/tcp"
 	"github.com/orbitte/orbitte/netproto"
 	"github.com/orbitte/orbitte/reactor/simkernel"
-	"github.com/orbitte/orbitte/verbs"
 	"github.com/orbitte/orbitte/verbs/simverbs"
 )
 
@@ -76,6 +75,9 @@ func TestEachFailedDeviceCallUnderSlotsTellsTheTruth(t *testing.T) {
 	}
 }
 
+// remoteAccess is how work on a key that is none ends: IBV_WC_REM_ACCESS_ERR, ibv_poll_cq(3).
+const remoteAccess = 10
+
 // Work, completions, packets and keys go wrong at either side.
 //
 // proves C-8, R-12, R-13, R-17, T-10
@@ -87,7 +89,7 @@ func TestEachDeviceFaultUnderSlotsTellsTheTruth(t *testing.T) {
 	} {
 		for _, host := range []string{sourceHost.String(), requesterHost.String()} {
 			for index := range 6 {
-				fault := simverbs.Fault{Kind: kind, Host: host, Index: index, Status: verbs.WorkRemoteAccess, By: 50 * time.Millisecond}
+				fault := simverbs.Fault{Kind: kind, Host: host, Index: index, Status: remoteAccess, By: 50 * time.Millisecond}
 				t.Run(fmt.Sprintf("%v-%s-%d", kind, host, index), func(t *testing.T) {
 					struck += ordeal(t, setup{sourceTimeout: 2 * time.Second}, setup{}, func(p *pairOf) { p.nets.Plan(fault) })
 				})
