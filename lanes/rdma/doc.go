@@ -34,7 +34,7 @@
 //
 //	transfer    (turn) ─▶ connecting ─▶ room ─▶ stocking ─▶ leasing ─▶ granting ─▶ moving ─▶ receipt ─▶ (commit) ─▶ (flushing) ─▶ (parting) ─▶ idle
 //	            any ──failure, Cancel, deadline──▶ halting ─▶ (abandoning) ─▶ (flushing) ─▶ (parting) ─▶ idle
-//	parent      stocking ─▶ (filling) ─▶ binding ─▶ answering ─▶ granted ──receipts and DONE──▶ (commit, or all torn down and flushed) ─▶ idle
+//	parent      (awaiting) ─▶ stocking ─▶ (filling) ─▶ binding ─▶ answering ─▶ granted ──receipts and DONE──▶ (commit, or all torn down and flushed) ─▶ idle
 //	            any ──failure, ABANDON, deadline──▶ revoking ─▶ idle
 //
 //	pair of NICs (not known) ──no connection could be built──▶ barred: others first ──30 s to 5 min──▶ tried again
@@ -59,4 +59,6 @@
 // pinned memory of the transfer's, charged to max_staging_bytes: the chunks of lanes/staging are not registered. Directly
 // it is reached by DMA-BUF, or by peermem where that is not to be had; a grant on it has profile 2 and a slice for each
 // queue pair, so that transfers take turns for these. A flush that never returns holds the cold loop up.
+// Slots of remote staging (SPEC C-8, package delegate) are host memory that was registered once: their grants share pairs
+// whatever the policies are, wait for the slot's copy, and are taken back, after a grace for receipts, when their stream is lost.
 package rdma
