@@ -85,10 +85,11 @@ type Limits struct {
 	NotificationBytes uint64 // name plus message of one; 64 KiB
 	Lookups           int    // host-name look-ups in flight; 32
 
-	// For Config.CUDA only. Pinned host memory through which memory on GPUs is staged, taken whole when such memory is
+	// For Config.CUDA only. Pinned host memory through which memory on GPUs is staged, over TCP and RDMA, taken whole when such memory is
 	// first registered, and given back by Close; 16 MiB for each lane.
 	PinnedStagingBytes uint64
-	// Its pieces; each lane has half of its share for its own requests and half for those of peers. 1 MiB.
+	// Its pieces; each lane has half of its share for its own requests and half for those of peers. Over RDMA a request to a
+	// peer that stages moves in parts of the peer's pieces (the 11 leading binary digits of their size). 1 MiB.
 	StagingChunkBytes uint64
 }
 

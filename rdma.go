@@ -132,6 +132,9 @@ func (p *rdmaPart) settings() rdma.Config {
 		Gauge:  func(b *budgets.Budget) { p.engine.budgets.ledger.Add(b) }, // before anybody reads it
 		Random: p.engine.random(), Cold: &p.nudge,
 	}
+	if p.engine.cuda != nil {
+		settings.StagedPart = p.engine.config.Limits.StagingChunkBytes
+	}
 	if p.engine.config.Verbs.Library().Path != "" { // a twin's devices are not in this machine
 		settings.Sysfs = sysfs()
 	}

@@ -85,7 +85,7 @@ type RDMALimits struct {
 	SendWork          int    // max_send_wr: work requests of one queue pair without their completion; 16
 	CompletionEntries int    // max_cqes: entries of each completion queue; 1,024
 	DirectBytes       uint64 // max_direct_bytes: bytes of registered ranges that transfers and grants hold; 64 MiB
-	StagingBytes      uint64 // max_staging_bytes: registered buffers of the engine's own; 64 MiB
+	StagingBytes      uint64 // max_staging_bytes: registered buffers of the engine's own, for host memory; 64 MiB
 	CachedRegions     int    // max_cached_mrs: memory regions, one or two for each registration and device; 64
 	CachedBytes       uint64 // bytes of them, each copy; 64 MiB
 	WindowKeyIndices  int    // max_window_key_indices: window indices that a protection domain has ever used; 65,536

@@ -15,8 +15,9 @@ import (
 type DeviceMemory uint8
 
 const (
-	// DeviceStaged copies between the GPU and registered buffers of the engine's own, which the CUDA driver has pinned: a
-	// failed READ leaves the local range as it was, unless the last copy, to the GPU, fails. Needs nothing but Config.CUDA.
+	// DeviceStaged copies between the GPU and the pinned chunks that TCP uses as well (Limits.PinnedStagingBytes), which are
+	// registered with the devices, while the network works on other chunks (SPEC C-4). A failed READ may leave part of the
+	// local range changed. Needs nothing but Config.CUDA.
 	DeviceStaged DeviceMemory = iota
 	// DeviceDirect lets RDMA devices read and write the GPU's memory itself (GPUDirect RDMA; SPEC C-6, C-7). It needs GPUs
 	// that can, nvidia-peermem or DMA-BUF, and MLX5_SCATTER_TO_CQE=0 in the environment of the process; what is missing is

@@ -177,4 +177,5 @@ func (u *pathUpdate) Receive(*reactor.Letter, reactor.Instant) {
 	}
 	p := u.peer.rdma
 	p.Paths, p.PairsMax, p.SlicesMax, p.Host = u.paths.Paths, int(u.paths.PairsMax), int(u.paths.SlicesMax), u.paths.Host
+	p.StagedPart = u.paths.StagedPart
 }

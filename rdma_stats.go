@@ -27,7 +27,7 @@ type RDMAStats struct {
 	GrantsAsked, CacheMisses, GrantRetries, GrantsSurrendered, Abandoned uint64
 	// As source: slices granted, ended by their receipt, revoked; messages that fit no grant.
 	Granted, Received, Revoked, Violations uint64
-	// Staged counts requests, and requests served, that went through staging.
+	// Staged counts requests, and requests served, that went through staging; a source counts each part of a request.
 	Staged uint64
 	// LateCompletions paid nobody.
 	LateCompletions uint64

@@ -141,7 +141,7 @@ var goldenDescriptors = map[string]*Descriptor{
 		},
 		SHM:   &SHM{Records: []SHMRecord{{3, 0, 4096, 1, 64769, 131073, 4026531836, 1 << 22, rising(0x10)}}},
 		MNNVL: &MNNVL{Domain: rising(0xd0), EGM: true},
-		RDMA: &RDMAPaths{HostStaged, 1, 1, []Path{
+		RDMA: &RDMAPaths{HostStaged, 1, 1, 0, []Path{
 			{5, 1, PathActive, LinkEthernet, 1, 0x0011223344556677, 9, [16]byte{0: 0xfd, 1: 0x77, 15: 1}, "rxe0"},
 		}},
 		HPTCP: &HPTCPEndpoint{FamilyIPv4, 40002, 4, 1 << 20, 1 << 20},

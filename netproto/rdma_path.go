@@ -1,9 +1,12 @@
 package netproto
 
-import "unicode/utf8"
+import (
+	"math/bits"
+	"unicode/utf8"
+)
 
 // Sizes of the RDMA trailer: what stands before the records, and one record. The layout is the project's
-// count 2, host policy 1, pairs 1, slices 2, zero 2; then records of NIC 1, port 1, state 1,
+// count 2, host policy 1, pairs 1, slices 2, staged part 2 (partCode); then records of NIC 1, port 1, state 1,
 // link 1, NUMA node 4, GUID 8, PD 8, GID 16, name 24.
 const (
 	RDMAHeadSize = 2 + 1 + 1 + 2 + 2
@@ -55,8 +58,32 @@ type RDMAPaths struct {
 	Host      HostMemoryPolicy
 	PairsMax  uint8  // queue pairs of one connection that the source wants, 1…PairsMax
 	SlicesMax uint16 // slices of one parent that the source admits, 1…SlicesMax
-	Paths     []Path // rising NIC IDs, at least one
+	// StagedPart is how many bytes of memory on a GPU one parent may have where the source stages it: the size of its
+	// pinned chunks (C-4), as PartFloor gives it; 0: it stages none.
+	StagedPart uint64
+	Paths      []Path // rising NIC IDs, at least one
 }
+
+// StagedPartMax bounds StagedPart, in bytes.
+const StagedPartMax = 64 << 20
+
+// partDigits is how many binary digits of a staged part are carried.
+const partDigits = 11
+
+// PartFloor is the largest size up to n that StagedPart can carry: its 11 leading binary digits, at most StagedPartMax.
+func PartFloor(n uint64) uint64 {
+	n = min(n, StagedPartMax)
+	shift := max(0, bits.Len64(n)-partDigits)
+	return n >> shift << shift
+}
+
+// partCode is a staged part on the wire: 5 bits that say by how much the other 11 are shifted. Each size has one code.
+func partCode(n uint64) uint16 {
+	shift := max(0, bits.Len64(n)-partDigits)
+	return uint16(shift<<partDigits) | uint16(n>>shift)
+}
+
+func partOf(code uint16) uint64 { return uint64(code&(1<<partDigits-1)) << (code >> partDigits) }
 
 // Path is one NIC of the source with the protection domain that its registrations live in.
 type Path struct {
@@ -75,7 +102,7 @@ func (p *RDMAPaths) append(dst []byte) []byte {
 	dst = order.AppendUint16(dst, uint16(len(p.Paths)))
 	dst = append(dst, byte(p.Host), p.PairsMax)
 	dst = order.AppendUint16(dst, p.SlicesMax)
-	dst = append(dst, 0, 0)
+	dst = order.AppendUint16(dst, partCode(p.StagedPart))
 	for i := range p.Paths {
 		x := &p.Paths[i]
 		dst = append(dst, x.NIC, x.Port, byte(x.State), byte(x.Link))
@@ -110,10 +137,11 @@ func splitRDMA(p *splitter) ([]byte, error) {
 
 // decodeRDMA reads head and records; b has exactly the size that the count in it asks for.
 func decodeRDMA(b []byte) (*RDMAPaths, error) {
-	if v := order.Uint16(b[6:]); v != 0 {
-		return nil, refuse(descriptorFrame, "RDMA reserved bytes", uint64(v), "0")
+	code := order.Uint16(b[6:])
+	p := &RDMAPaths{Host: HostMemoryPolicy(b[2]), PairsMax: b[3], SlicesMax: order.Uint16(b[4:]), StagedPart: partOf(code)}
+	if partCode(p.StagedPart) != code {
+		return nil, refuse(descriptorFrame, "RDMA staged part", uint64(code), "the one code of a size")
 	}
-	p := &RDMAPaths{Host: HostMemoryPolicy(b[2]), PairsMax: b[3], SlicesMax: order.Uint16(b[4:])}
 	b = b[RDMAHeadSize:]
 	p.Paths = make([]Path, len(b)/RDMAPathSize)
 	for i := range p.Paths {
@@ -150,6 +178,8 @@ func (p *RDMAPaths) check() error {
 		return refuse(descriptorFrame, "RDMA pairs", uint64(p.PairsMax), "1 to 32")
 	case p.SlicesMax == 0 || p.SlicesMax > SlicesMax:
 		return refuse(descriptorFrame, "RDMA slices", uint64(p.SlicesMax), "1 to 64")
+	case p.StagedPart != PartFloor(p.StagedPart):
+		return refuse(descriptorFrame, "RDMA staged part", p.StagedPart, "11 binary digits, up to 64 MiB")
 	}
 	next := 0 // the smallest NIC ID that may follow
 	for i := range p.Paths {

@@ -40,7 +40,7 @@ var (
 	}
 	goldenBinding = Binding{ProfileWindow, OperationRDMAWrite, rising(0xb0), goldenEpoch, rising(0xc0), rising(0xd0), goldenID, 10,
 		7, 4096 + 64<<10, 65 << 10, 0x7f0011233000, 0xfffefdfc, 1, 2, 1, 63, 31, 0xabcdef, 17}
-	goldenPaths = &RDMAPaths{HostDirect, 6, 64, []Path{
+	goldenPaths = &RDMAPaths{HostDirect, 6, 64, 0, []Path{
 		{0, 1, PathActive, LinkEthernet, 0, 0x0011223344556677, 0x1122334455667788, [16]byte{0: 0xfd, 1: 0x77, 15: 1}, "mlx5_0"},
 		{63, 2, PathPaused, LinkInfiniBand, NUMAUnknown, 0, 1, [16]byte{10: 0xff, 11: 0xff, 12: 10, 13: 77, 15: 2}, "mlx5_bond_0123456789abcd"},
 	}}
@@ -238,7 +238,8 @@ func TestRDMATrailerRefusesWrongFields(t *testing.T) {
 		{"descriptor-regions", start + 3, "\x21", "RDMA pairs", -1, StatusProtocolError},
 		{"descriptor-regions", start + 4, "\x00\x00", "RDMA slices", -1, StatusProtocolError},
 		{"descriptor-regions", start + 4, "\x00\x41", "RDMA slices", -1, StatusProtocolError},
-		{"descriptor-regions", start + 7, "\x01", "RDMA reserved bytes", -1, StatusProtocolError},
+		{"descriptor-regions", start + 6, "\x08\x01", "RDMA staged part", -1, StatusProtocolError},
+		{"descriptor-regions", start + 6, "\xfc\x00", "RDMA staged part", -1, StatusProtocolError},
 		{"descriptor-regions", second, "\x00", "RDMA NIC", 1, StatusProtocolError},
 		{"descriptor-regions", second, "\x40", "RDMA NIC", 1, StatusProtocolError},
 		{"descriptor-regions", second + 1, "\x00", "RDMA port", 1, StatusProtocolError},
@@ -391,5 +392,27 @@ func TestGrantsAndBindingsAreCodedWithoutAllocation(t *testing.T) {
 	})
 	if n != 0 || !reflect.DeepEqual(grants, goldenGrants) || !bytes.Equal(out, ask) {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// A staged part is carried with its 11 leading digits; what is carried comes back, and nothing stands for it twice.
+//
+// proves W-15, C-4
+func TestAStagedPartIsCarriedExactlyOrRoundedDown(t *testing.T) {
+	for _, c := range []struct{ n, want uint64 }{
+		{0, 0}, {1, 1}, {2047, 2047}, {2048, 2048}, {2049, 2048}, {4097, 4096}, {3<<20 + 1, 3 << 20}, {1 << 20, 1 << 20}, {StagedPartMax, StagedPartMax}, {1 << 62, StagedPartMax},
+	} {
+		if got := PartFloor(c.n); got != c.want || partOf(partCode(got)) != got {
+			t.Errorf("%d: %d, carried as %d, want %d", c.n, got, partOf(partCode(got)), c.want)
+		}
+	}
+	seen := map[uint64]uint16{}
+	for code := range 1 << 16 {
+		if n := partOf(uint16(code)); partCode(n) == uint16(code) {
+			if other, twice := seen[n]; twice {
+				t.Fatalf("%d has the codes %#x and %#x", n, other, code)
+			}
+			seen[n] = uint16(code)
+		}
 	}
 }

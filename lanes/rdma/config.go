@@ -63,8 +63,11 @@ type Config struct {
 	Host     netproto.HostMemoryPolicy // how host memory is served (SPEC)
 	Device   DevicePolicy              // how memory on GPUs is served
 	Progress Progress
-	Block    uint64 // base block of slices, bytes; 0: lanes.SliceBlock
-	Width    int    // queue pairs of one connection that this side wants, up to netproto.PairsMax; 0: 1
+	// StagedPart is how many bytes of memory on a GPU one parent may have here when that is staged: the size of a pinned
+	// chunk; 0: none is staged.
+	StagedPart uint64
+	Block      uint64 // base block of slices, bytes; 0: lanes.SliceBlock
+	Width      int    // queue pairs of one connection that this side wants, up to netproto.PairsMax; 0: 1
 
 	SendDepth    int // max_send_wr; 0: SendDepthDefault
 	ReceiveDepth int // receives of one queue pair at a source, and so the slices of one parent; 0, and at most: netproto.SlicesMax

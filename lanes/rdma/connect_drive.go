@@ -21,6 +21,8 @@ type Peer struct {
 	// SlicesMax and Host are of netproto.RDMAPaths, too; SlicesMax 0: the peer said nothing.
 	SlicesMax int
 	Host      netproto.HostMemoryPolicy
+	// StagedPart is of netproto.RDMAPaths as well.
+	StagedPart uint64
 
 	direct int // places that transfers from and to its GPUs have in the lane's turnstile
 }

@@ -5,55 +5,52 @@ import (
 	"github.com/orbitte/orbitte/lanes"
 	flows "github.com/orbitte/orbitte/lanes/staging"
 	"github.com/orbitte/orbitte/netproto"
-	"github.com/orbitte/orbitte/reactor"
 	"github.com/orbitte/orbitte/segments"
+	"github.com/orbitte/orbitte/verbs"
 )
 
 // DevicePolicy says how memory on GPUs is served. Each side of a transfer chooses for itself (SPEC R-6).
 type DevicePolicy uint8
 
 const (
-	// DeviceStaged copies between the GPU and private registered memory, which is pinned in the CUDA driver.
+	// DeviceStaged copies between the GPU and the lane's pinned chunks, which are registered, while the network works.
 	DeviceStaged DevicePolicy = iota
 	// DeviceDirect lets the network device reach the GPU's memory itself (GPUDirect; SPEC C-6, C-7).
 	DeviceDirect
 )
 
-// gpuSide is what a transfer, or a parent, has when its range is on a GPU: the memory, and the copy between it and the
-// staging. One copy at a time, of the whole range; the lane hears of its end by lanes/staging.
+// gpuSide is what a transfer, or a parent, has when its range is on a GPU: the memory, and where it is staged the flow
+// between it and the lane's pinned chunks (SPEC C-4).
 type gpuSide struct {
 	memory *cuda.Memory // nil: host memory
 	flow   flows.Flow
-	ending bool // true exactly when the copy was told to end
-	copied bool // true exactly from the proven end of a whole copy until the next begins
+	ending bool // true exactly when the flow was told to end
+	broken bool // true exactly when the flow has ended with a fault, or without proof
 }
 
 func (g *gpuSide) reset(r *segments.Registration) {
-	g.memory, g.copied = nil, false
+	g.memory, g.ending, g.broken = nil, false, false
 	if r != nil {
 		g.memory = flows.MemoryOf(r)
 	}
 }
 
-// start begins the copy between the staging and the range that begins at device; in: towards the GPU.
-func (g *gpuSide) start(lane *lanes.Lane, user flows.User, s *staging, device uint64, in bool, deadline reactor.Instant) *lanes.Fault {
-	g.copied, g.ending = false, false
-	p := flows.Plan{Way: flows.Across, Memory: g.memory, Partner: s.pinned, Length: s.length, Deadline: deadline}
-	p.Address, p.From = s.backing.Address(), device
-	if in {
-		p.Address, p.From = p.From, p.Address
-	}
+// start begins the flow.
+func (g *gpuSide) start(lane *lanes.Lane, user flows.User, p flows.Plan) *lanes.Fault {
+	g.ending, g.broken = false, false
+	p.Memory = g.memory
 	return g.flow.Start(flows.Of(lane), user, p)
 }
 
-// look ends a copy that is whole, or that cannot go on; Ended of its user follows.
+// look ends a flow that is whole; Ended of its user follows. One that cannot go on is ended once the devices are done.
 func (g *gpuSide) look() {
-	if g.flow.Fault() != nil || g.flow.Whole() {
+	if g.flow.Active() && g.flow.Fault() == nil && g.flow.Whole() {
 		g.stop()
 	}
 }
 
-// stop ends a copy early; what is under way is waited for. True: Ended of its user is still to come.
+// stop ends a flow; the devices are done with its chunks, and copies under way are waited for. True: Ended of its user is
+// still to come.
 func (g *gpuSide) stop() bool {
 	if g.flow.Active() && !g.ending {
 		g.ending = true
@@ -62,84 +59,214 @@ func (g *gpuSide) stop() bool {
 	return g.flow.Active()
 }
 
+// failed is true exactly when a copy has failed.
+func (g *gpuSide) failed() bool { return g.broken || g.flow.Active() && g.flow.Fault() != nil }
+
 // ready says why a lane cannot copy from or to the memory behind a registration; nil: it can, or it is host memory.
-func (g *gpuSide) ready(lane *lanes.Lane, r *segments.Registration) *lanes.Fault {
+func (g *gpuSide) ready(lane *lanes.Lane, r *segments.Registration, role flows.Role) *lanes.Fault {
 	if !flows.OnDevice(r) {
 		return nil
 	}
-	return flows.Of(lane).Ready(g.memory, flows.Devices)
+	return flows.Of(lane).Ready(g.memory, role)
 }
 
-// transferCopy is a transfer as the user of its copy.
+// wirePart is a part of a transfer's flow that is with the devices, or about to be.
+type wirePart struct {
+	part   flows.Part
+	on     bool
+	posted uint64 // bytes of which work was posted
+	flying int    // work requests
+}
+
+// chunked is true exactly when the transfer's range is on a GPU, and staged.
+func (t *Transfer) chunked() bool { return t.gpu.memory != nil && t.staged() }
+
+// flow begins the copies, once the source has granted everything: whoever waits for a chunk keeps none from others, and
+// whoever has one needs nothing but the devices.
+func (t *Transfer) flow() {
+	p := flows.Plan{Role: flows.Requester, Way: flows.Out, Address: t.Local.Address() + t.LocalOffset, Length: t.Length, Deadline: t.Deadline}
+	if t.Direction == lanes.Read {
+		p.Way = flows.In
+	}
+	t.parts = [flows.PartsMax]wirePart{}
+	if f := t.gpu.start(t.rails.lane, (*transferCopy)(t), p); f != nil {
+		t.fail(f)
+		return
+	}
+	t.draw()
+}
+
+// draw takes the parts that are ready.
+func (t *Transfer) draw() {
+	for i := range t.parts {
+		x := &t.parts[i]
+		if x.on || t.machine.stage != transferMoving {
+			continue
+		}
+		part, ok := t.gpu.flow.Take()
+		if !ok {
+			return
+		}
+		*x = wirePart{part: part, on: true}
+	}
+}
+
+// holding is the part that has a byte of the transfer; -1: none has it now.
+func (t *Transfer) holding(offset uint64) int {
+	for i := range t.parts {
+		if x := &t.parts[i]; x.on && offset >= x.part.Offset() && offset-x.part.Offset() < x.part.Length() {
+			return i
+		}
+	}
+	return -1
+}
+
+// place is where the next payload of a slice is, and how much of it one work request can have: of a chunk, if the range is
+// on a GPU.
+func (t *Transfer) place(l *leg, p *parcel) (address uint64, key verbs.LocalKey, n uint64, part int) {
+	n = min(p.length-p.posted, l.chunk)
+	offset := p.offset + p.posted
+	if !t.chunked() {
+		return l.address + offset, l.local, n, 0
+	}
+	part = t.holding(offset)
+	x := &t.parts[part].part
+	within := offset - x.Offset()
+	key = t.rails.chunkRegion(l.rail, flows.Requester, x.Chunk()).LocalKey()
+	return x.Address() + within, key, min(n, x.Length()-within), part
+}
+
+// upcoming says what a slice may post now: payload only with the part that has it.
+func (t *Transfer) upcoming(slice int) parcelWork {
+	what := t.machine.next(slice)
+	if p := &t.machine.parcels[slice]; what == workPayload && t.chunked() && t.holding(p.offset+p.posted) < 0 {
+		return workNone
+	}
+	return what
+}
+
+// carried takes the end of one piece of payload work on a part. The last one gives the chunk to what comes next (WRITE), or
+// to the GPU (READ).
+func (t *Transfer) carried(part int, ok bool) {
+	x := &t.parts[part]
+	x.flying--
+	if !ok || x.flying > 0 || x.posted < x.part.Length() || t.machine.stage != transferMoving {
+		return
+	}
+	p := x.part
+	*x = wirePart{}
+	t.gpu.flow.Through(p)
+	if fault := t.gpu.flow.Fault(); fault != nil {
+		t.fail(fault)
+		return
+	}
+	t.gpu.look()
+	t.draw()
+	t.feed()
+}
+
+// landed ends a READ whose source has its part, once every copy has ended, or one has failed; else Ended does.
+func (t *Transfer) landed() {
+	t.machine.stage = transferCommit
+	if t.gpu.look(); t.gpu.failed() {
+		t.gpu.stop()
+	}
+	if t.machine.stage == transferCommit && !t.gpu.flow.Active() {
+		t.settle()
+	}
+}
+
+// unpost takes back work that was certainly not posted.
+func (t *Transfer) unpost(w *verbs.Work) {
+	for i := range t.parts {
+		if x := &t.parts[i]; x.on && w.Address-x.part.Address() < x.part.Length() {
+			x.flying--
+			x.posted -= uint64(w.Length)
+			return
+		}
+	}
+}
+
+// unflow ends the flow of a transfer whose devices are done with all slices, or never will be proven to be; true: it goes
+// on a little.
+func (t *Transfer) unflow() bool {
+	if t.gpu.flow.Active() && !t.gpu.ending && t.machine.kept() {
+		t.rails.upper.chunks.keep(flows.Requester, t.gpu.flow.Lose(errNoProof))
+	}
+	return t.gpu.stop()
+}
+
+// transferCopy is a transfer as the user of its flow.
 type transferCopy Transfer
 
-// Advanced (flows.User).
-func (x *transferCopy) Advanced(*flows.Flow) { x.gpu.look() }
+// Advanced posts what can be posted now (flows.User).
+func (x *transferCopy) Advanced(f *flows.Flow) {
+	t := (*Transfer)(x)
+	switch fault := f.Fault(); {
+	case t.machine.stage == transferCommit && fault != nil: // the devices are done
+		t.gpu.stop()
+		return
+	case t.machine.stage >= transferHalting:
+	case fault != nil:
+		t.fail(fault)
+		return
+	default:
+		if t.machine.stage == transferMoving {
+			t.draw()
+			t.feed()
+		}
+		t.gpu.look()
+	}
+	t.advance()
+}
 
-// Ended goes on with what the copy was for (flows.User). Only a copy towards the GPU may have changed the local range.
+// Ended goes on with what the copies were for (flows.User). Only a copy towards the GPU may have changed the local range.
 func (x *transferCopy) Ended(f *flows.Flow, proven bool) {
 	t := (*Transfer)(x)
-	m, fault := &t.machine, f.Fault()
+	m := &t.machine
+	m.changed = m.changed || f.Touched()
+	t.gpu.broken = !proven || f.Fault() != nil
 	if !proven {
 		m.unproven = true
-		f.Keep(t.staging, t.Local)
+		f.Keep(t.Local)
+	} else if t.lease.Held() {
+		t.lease.Return() // proof: the events behind all copies
+	}
+	if fault := f.Fault(); fault != nil {
+		m.fail(fault)
 	}
 	if m.stage != transferCommit {
-		switch {
-		case fault != nil:
-			t.fail(fault)
-		case f.Whole() && m.stage == transferLeasing:
-			t.lease.Return() // proof: the event behind the copy
-			t.filled = true
-			t.ask()
-		}
 		t.advance()
 		return
 	}
-	if m.changed = f.Touched(); fault != nil {
-		m.fail(fault)
-	} else {
-		m.committed = true
-	}
+	m.committed = !t.gpu.broken
 	t.settle()
 }
 
-// fill copies the local range from the GPU into the staging of a WRITE.
-func (t *Transfer) fill() {
-	t.copyLocal(false, t.fail)
-}
-
-// land copies a complete READ from the staging to the GPU.
-func (t *Transfer) land() {
-	t.copyLocal(true, func(f *lanes.Fault) {
-		t.machine.fail(f)
-		t.settle()
-	})
-}
-
-func (t *Transfer) copyLocal(in bool, refused func(*lanes.Fault)) {
-	if t.gpu.flow.Active() {
-		return
-	}
-	if f := t.gpu.start(t.rails.lane, (*transferCopy)(t), t.staging, t.Local.Address()+t.LocalOffset, in, t.Deadline); f != nil {
-		refused(f)
-	}
-}
-
-// parentCopy is a parent as the user of its copy.
+// parentCopy is a parent as the user of its flow.
 type parentCopy parent
 
 // Advanced (flows.User).
-func (x *parentCopy) Advanced(*flows.Flow) { x.gpu.look() }
+func (x *parentCopy) Advanced(f *flows.Flow) {
+	p := (*parent)(x)
+	if fault := f.Fault(); fault != nil {
+		p.fail(copyStatus(fault))
+	} else {
+		p.gpu.look()
+	}
+	p.advance()
+}
 
 // Ended (flows.User).
 func (x *parentCopy) Ended(f *flows.Flow, proven bool) {
 	p := (*parent)(x)
+	p.gpu.broken = !proven || f.Fault() != nil
 	if !proven {
 		p.machine.unproven = true
-		f.Keep(p.staging, p.registration)
+		f.Keep(p.registration)
+	} else if p.lease.Held() {
+		p.lease.Return() // proof: the events behind all copies
 	}
-	p.gpu.copied = f.Fault() == nil && f.Whole()
 	if fault := f.Fault(); fault != nil {
 		p.fail(copyStatus(fault))
 	}
@@ -157,25 +284,55 @@ func copyStatus(f *lanes.Fault) netproto.Status {
 	return netproto.StatusNativeError // the internal one says that a deadline passed (statusDeadline)
 }
 
-// touchDevice is touch for a range on a GPU; the lease is held.
-func (p *parent) touchDevice() bool {
-	switch {
-	case p.gpu.copied:
-		p.gpu.copied = false
-		p.lease.Return() // proof: the event behind the copy
-		return true
-	case p.gpu.flow.Active():
+// chunked is true exactly when the parent's range is on a GPU, and staged.
+func (p *parent) chunked() bool { return p.gpu.memory != nil && p.staged() }
+
+// fillChunk gets the parent its chunk, in its turn: with the range's bytes for a READ, and clear of what others left for a
+// WRITE. True: windows may be bound in it.
+func (p *parent) fillChunk() bool {
+	lane := p.source.rails.lane
+	if !p.gpu.flow.Active() {
+		plan := flows.Plan{Role: flows.Source, Way: flows.Out, Address: p.registration.Address() + p.offset, Length: p.length, Deadline: p.deadline}
+		if p.write {
+			plan.Way = flows.In
+		}
+		if f := p.gpu.start(lane, (*parentCopy)(p), plan); f != nil {
+			p.fail(copyStatus(f))
+			return false
+		}
+	}
+	part, ok := p.gpu.flow.Take()
+	if !ok {
 		return false
 	}
-	lane := p.source.rails.lane
-	deadline := p.deadline
-	if p.write { // a commit outlives the source's deadline; it waits for a place as long as others copy
-		deadline = lane.Now().After(CleanupWindow)
+	p.part = part
+	if p.write {
+		part.Clear(flows.Tenant(p.request.Requester))
+	} else {
+		p.lease.Return() // proof: the event behind the copy
 	}
-	if f := p.gpu.start(lane, (*parentCopy)(p), p.staging, p.registration.Address()+p.offset, p.write, deadline); f != nil {
-		p.fail(copyStatus(f))
+	return true
+}
+
+// through goes on with the chunk of a parent whose keys have all ended: its bytes go to the GPU, before the requester says
+// that it is done, since whoever waits for the range, or for a chunk, may keep that word from coming. A requester ends no
+// key of such a WRITE before its payload is here (transferMachine.next).
+func (p *parent) through() {
+	p.gpu.flow.Through(p.part)
+	p.part = flows.Part{}
+	if fault := p.gpu.flow.Fault(); fault != nil {
+		p.fail(copyStatus(fault))
+		return
 	}
-	return false
+	p.gpu.look()
+}
+
+// unflow ends the flow of a parent that gives no authority any more, or is not proven to; true: it goes on a little.
+func (p *parent) unflow(known bool) bool {
+	if p.gpu.flow.Active() && !p.gpu.ending && !known {
+		p.source.rails.upper.chunks.keep(flows.Source, p.gpu.flow.Lose(errNoProof))
+	}
+	return p.gpu.stop()
 }
 
 // staged is true exactly when the range of a parent is served through staging (SPEC R-6).

@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/orbitte/orbitte/lanes"
+	flows "github.com/orbitte/orbitte/lanes/staging"
 	"github.com/orbitte/orbitte/netproto"
 	"github.com/orbitte/orbitte/reactor"
 	"github.com/orbitte/orbitte/segments"
@@ -140,6 +141,7 @@ type provision struct {
 	rails   *Rails
 	needs   []need   // by position of the rail
 	staging *staging // to be made; nil: none
+	chunks  [2]bool  // roles whose pinned chunks are to be registered
 	err     error
 	owner   provisioned
 }
@@ -149,7 +151,7 @@ type provisioned interface{ provisioned(error) }
 
 // begin forgets what was needed before.
 func (p *provision) begin(r *Rails, owner provisioned) {
-	p.rails, p.owner, p.staging, p.err = r, owner, nil, nil
+	p.rails, p.owner, p.staging, p.chunks, p.err = r, owner, nil, [2]bool{}, nil
 	for len(p.needs) < len(r.rails) {
 		p.needs = append(p.needs, need{})
 	}
@@ -172,6 +174,11 @@ func (p *provision) add(rail *Rail, slots, windows int) {
 func (p *provision) missing() bool {
 	for i, rail := range p.rails.rails {
 		if n := &p.needs[i]; len(rail.stock.free) < n.slots || len(rail.stock.windows) < n.windows {
+			return true
+		}
+	}
+	for role, wanted := range p.chunks {
+		if wanted && p.rails.upper.chunks.missing(flows.Role(role)) {
 			return true
 		}
 	}
@@ -215,6 +222,11 @@ func (p *provision) make(lacks []need, spent [][]*verbs.MemoryWindow) {
 	if p.staging != nil && p.staging.backing == nil && p.err == nil {
 		p.err = p.staging.make()
 	}
+	for role, wanted := range p.chunks {
+		if wanted && p.err == nil {
+			p.err = p.rails.upper.chunks.register(p.rails, flows.Role(role))
+		}
+	}
 }
 
 func (p *provision) arrive(lacks []need) {
@@ -225,6 +237,10 @@ func (p *provision) arrive(lacks []need) {
 		for _, w := range lacks[i].made {
 			rail.stock.putWindow(w)
 		}
+	}
+	for role := range p.chunks {
+		x := &p.rails.upper.chunks.roles[role]
+		x.ready = x.ready || p.chunks[role] && p.err == nil
 	}
 	if !p.borrows() {
 		p.end()
@@ -256,6 +272,7 @@ func (r *Rails) windUp(closed func()) {
 	for _, rail := range r.rails {
 		some = some || len(rail.stock.slabs)+len(rail.stock.windows)+len(rail.stock.spent) > 0
 	}
+	some = some || len(u.chunks.roles[0].regions)+len(u.chunks.roles[1].regions) > 0
 	if !some {
 		tell()
 		return
@@ -264,7 +281,11 @@ func (r *Rails) windUp(closed func()) {
 		for _, rail := range r.rails {
 			rail.stock.end(rail.Device)
 		}
-	}, func(reactor.Instant) { tell() })
+		u.chunks.end()
+	}, func(reactor.Instant) {
+		u.chunks.strand()
+		tell()
+	})
 }
 
 // upper is what transfers and grants share on one lane.
@@ -273,6 +294,8 @@ type upper struct {
 	first, last *Transfer // those that wait for receives of their peers, in order
 	running     *Transfer // all that have begun and not ended
 	turns       turnstile
+	chunks      chunkBook
+	extra       int // tracks of walks beyond the first of each
 	sweeps      uint64
 	borrowing   int  // provisions that look for windows on other lanes
 	serving     bool // true exactly inside serve

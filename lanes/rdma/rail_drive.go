@@ -38,6 +38,7 @@ type Rail struct {
 	Device *Device
 
 	rails           *Rails
+	position        int            // among its lane's
 	channel         *verbs.Channel // nil when polling
 	sends, receives *verbs.CompletionQueue
 	poller          *verbs.Poller
@@ -101,7 +102,7 @@ func (t *Transport) Rails(lane *lanes.Lane) (*Rails, error) {
 		ends: map[netproto.Incarnation]*Connection{}, peers: map[netproto.Incarnation]*Connection{},
 	}
 	for _, d := range t.devices {
-		rail := &Rail{Device: d, rails: r, out: make([]verbs.Reaped, pollBatch), free: noTag}
+		rail := &Rail{Device: d, rails: r, position: len(r.rails), out: make([]verbs.Reaped, pollBatch), free: noTag}
 		r.rails = append(r.rails, rail)
 		r.share(rail)
 		if err := rail.open(); err != nil {
@@ -109,6 +110,7 @@ func (t *Transport) Rails(lane *lanes.Lane) (*Rails, error) {
 			return nil, err
 		}
 	}
+	r.openChunks()
 	t.rails = append(t.rails, r)
 	return r, nil
 }

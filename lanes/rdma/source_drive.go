@@ -7,6 +7,7 @@ import (
 	"github.com/orbitte/orbitte/budgets"
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/lanes/control"
+	flows "github.com/orbitte/orbitte/lanes/staging"
 	"github.com/orbitte/orbitte/netproto"
 	"github.com/orbitte/orbitte/reactor"
 	"github.com/orbitte/orbitte/segments"
@@ -63,6 +64,7 @@ type parent struct {
 	slot         Slot     // that the range is; nil: it is a registration's
 	copied       int
 	gpu          gpuSide
+	part         flows.Part // of its flow, where the range is on a GPU and staged: all of it is in one chunk
 	straight     directGrant
 	links        []*link
 	used         int
@@ -152,6 +154,7 @@ func (p *parent) begin(r netproto.Request) {
 	p.region, p.offset, p.length = r.Region, r.Offset, r.Length
 	p.used, p.reserved, p.copied = 0, 0, 0
 	p.gpu.reset(nil)
+	p.part = flows.Part{}
 	p.straight.reset()
 	p.forced, p.away, p.by, p.backoff = false, false, 0, lanes.Backoff{}
 	if cap(p.children) < len(p.request.Slices) {
@@ -192,9 +195,12 @@ func (p *parent) admit(session *control.Session) netproto.Status {
 		return netproto.StatusBackendUnavailable
 	}
 	if !p.exposed() {
-		if f := p.gpu.ready(r.lane, registration); f != nil {
+		if f := p.gpu.ready(r.lane, registration, flows.Source); f != nil {
 			return copyStatus(f)
 		}
+	}
+	if p.chunked() && p.length > flows.Of(r.lane).SlotBytes() { // the descriptor says how much there may be
+		return netproto.StatusExhausted
 	}
 	if status := p.name(); status != netproto.StatusSuccess {
 		return status
@@ -311,11 +317,15 @@ func (p *parent) charge() (err error) {
 	if p.count, err = b.Grants.Take(1); err != nil {
 		return err
 	}
+	if p.chunked() {
+		p.source.rails.transport.grants.staged.Add(1)
+		p.lease, err = p.registration.Lease(p.offset, p.length, p.access())
+		return err
+	}
 	if p.registered == nil {
 		access := verbs.AccessLocalWrite | verbs.AccessWindowBind
 		p.staging, err = newStaging(b.StagingBytes, p.length, access)
 		if err == nil {
-			p.staging.gpu = p.gpu.memory
 			p.source.rails.transport.grants.staged.Add(1)
 		}
 		return err
@@ -369,7 +379,7 @@ func (p *parent) step() {
 		}
 		p.stock()
 	case parentFilling:
-		if p.touch(segments.Shared) {
+		if p.chunked() && p.fillChunk() || !p.chunked() && p.touch(segments.Shared) {
 			p.bind()
 		}
 	case parentBinding:
@@ -377,7 +387,10 @@ func (p *parent) step() {
 			p.publish()
 		}
 	case parentGranted:
-		if !m.complete() {
+		if p.part != (flows.Part{}) && m.all(childReceived) {
+			p.through()
+		}
+		if m.stage != parentGranted || !m.complete() {
 			break
 		}
 		m.stage, p.copied = parentCommit, 0
@@ -385,6 +398,12 @@ func (p *parent) step() {
 	case parentCommit:
 		if p.direct() {
 			p.commitDirect()
+			break
+		}
+		if p.chunked() {
+			if p.gpu.look(); !p.gpu.flow.Active() && m.stage == parentCommit {
+				p.end()
+			}
 			break
 		}
 		if p.staging == nil || !p.write || p.touch(segments.Exclusive) {
@@ -415,6 +434,7 @@ func (p *parent) stock() {
 		}
 	}
 	v.staging = p.staging
+	v.chunks[flows.Source] = p.chunked()
 	if v.missing() {
 		p.away = true
 		v.fetch()
@@ -438,7 +458,7 @@ func (p *parent) stock() {
 	if p.machine.stage != parentStocking { // a receive that failed ended a connection
 		return
 	}
-	if p.staging != nil && !p.write {
+	if p.staging != nil && !p.write || p.chunked() {
 		p.machine.stage, p.again = parentFilling, true
 		return
 	}
@@ -471,9 +491,6 @@ func (p *parent) touch(a segments.Access) bool {
 			return false
 		}
 		p.lease, p.copied = lease, 0
-	}
-	if p.gpu.memory != nil {
-		return p.touchDevice()
 	}
 	to, from := p.staging.backing.Bytes(), p.lease.Bytes()
 	if p.write {

@@ -41,9 +41,6 @@ func (p *parent) revoke() {
 	if p.away {
 		return
 	}
-	if p.gpu.stop() {
-		return
-	}
 	if p.direct() {
 		if p.tearDown(); !p.straight.down {
 			return
@@ -65,10 +62,10 @@ func (p *parent) revoke() {
 		}
 	}
 	quiet, known := p.machine.quiet()
-	if !quiet || p.asker.buffer.Held() {
+	if !quiet || p.asker.buffer.Held() || p.unflow(known) {
 		return
 	}
-	if !known {
+	if _, known = p.machine.quiet(); !known {
 		p.retain()
 	}
 	p.end()

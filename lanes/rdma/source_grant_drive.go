@@ -3,6 +3,7 @@ package rdma
 import (
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/lanes/control"
+	flows "github.com/orbitte/orbitte/lanes/staging"
 	"github.com/orbitte/orbitte/netproto"
 	"github.com/orbitte/orbitte/reactor"
 	"github.com/orbitte/orbitte/verbs"
@@ -26,7 +27,11 @@ func (p *parent) bind() {
 
 // base is the address of the request's first byte, and the region that windows are bound in.
 func (p *parent) base(d *Device) (address uint64, region *verbs.MemoryRegion) {
-	if p.staging != nil {
+	switch {
+	case p.chunked():
+		rails := p.source.rails
+		return p.part.Address(), rails.chunkRegion(rails.Rail(d.NIC), flows.Source, p.part.Chunk())
+	case p.staging != nil:
 		return p.staging.backing.Address(), p.staging.region(d)
 	}
 	_, region = p.registered.On(d.NIC)
@@ -171,7 +176,7 @@ func (p *parent) unexpect(i int) {
 // Expire is the source's deadline, or the end of a grace (reactor.TimerHandler). A commit under way goes on: it is bounded,
 // and would otherwise leave the range half changed (SPEC T-1).
 func (p *parent) Expire(*reactor.Timer, reactor.Instant) {
-	if p.machine.stage == parentCommit && (p.lease.Held() && p.staging != nil || p.direct()) {
+	if p.machine.stage == parentCommit && (p.lease.Held() && p.staging != nil || p.direct() || p.gpu.flow.Active()) {
 		return
 	}
 	p.forced = true

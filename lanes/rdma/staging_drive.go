@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/orbitte/orbitte/budgets"
-	"github.com/orbitte/orbitte/cuda"
 	"github.com/orbitte/orbitte/reactor"
 	"github.com/orbitte/orbitte/segments"
 	"github.com/orbitte/orbitte/verbs"
@@ -20,7 +19,7 @@ func copySlice(to, from []byte, done int) int {
 	return done + copy(to[done:min(done+sliceBytes, len(to))], from[done:])
 }
 
-// staging is private registered memory of one transfer or one parent (SPEC R-6). It is not pooled: a staged transfer
+// staging is private registered memory of one transfer or one parent, for host memory (SPEC R-6). It is not pooled: a staged transfer
 // builds a connection of its own (SPEC R-16), beside which registering costs little. Its charge is taken before it is
 // made, and repaid when the last region is deregistered.
 //
@@ -29,8 +28,6 @@ type staging struct {
 	length  uint64
 	access  verbs.Access
 	devices []*Device
-	gpu     *cuda.Memory          // that it stages for; nil: host memory
-	pinned  *cuda.Pinned          // behind backing, for a GPU: one that copies by itself needs pages that its driver has pinned
 	backing *segments.Backing     // nil: not made
 	regions []*verbs.MemoryRegion // beside devices
 	charge  budgets.Charge
@@ -58,9 +55,11 @@ func (s *staging) on(d *Device) {
 
 // make maps and registers it, on the cold loop: all or nothing, as far as the library lets it be taken back.
 func (s *staging) make() error {
-	if err := s.back(); err != nil {
+	backing, err := segments.Map(s.length)
+	if err != nil {
 		return err
 	}
+	s.backing = backing
 	for _, d := range s.devices {
 		region, err := d.Domain.Register(s.backing.Address(), s.length, s.access)
 		if err != nil {
@@ -68,33 +67,6 @@ func (s *staging) make() error {
 		}
 		s.regions = append(s.regions, region)
 	}
-	return nil
-}
-
-// back makes its memory.
-func (s *staging) back() (err error) {
-	if s.gpu == nil {
-		s.backing, err = segments.Map(s.length)
-		return err
-	}
-	if s.pinned, err = s.gpu.Platform().AllocateHost(s.gpu.Ordinal(), s.length); err != nil {
-		return err
-	}
-	if s.backing, err = segments.AdoptHost(s.pinned.Address(), s.length, s.pinned, nil); err != nil {
-		return errors.Join(err, s.unpin())
-	}
-	return nil
-}
-
-// unpin gives pinned memory back. What the driver refuses stays, listed by its platform.
-func (s *staging) unpin() error {
-	if s.pinned == nil {
-		return nil
-	}
-	if err := s.pinned.Free(); err != nil {
-		return err
-	}
-	s.pinned = nil
 	return nil
 }
 
@@ -114,9 +86,6 @@ func (s *staging) unmake() (first error) {
 		s.backing.Drop() // proof: every region is deregistered
 		s.backing = nil
 	}
-	if s.backing == nil && first == nil {
-		first = s.unpin()
-	}
 	return first
 }
 
@@ -132,7 +101,7 @@ func (s *staging) region(d *Device) *verbs.MemoryRegion {
 
 // end gives it back on the cold loop; nobody uses it any more. What is refused stays, charged and listed.
 func (s *staging) end(r *Rails) {
-	if s.backing == nil && s.pinned == nil { // nothing was made
+	if s.backing == nil { // nothing was made
 		s.charge.Repay()
 		return
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/orbitte/orbitte/budgets"
 	"github.com/orbitte/orbitte/lanes"
+	flows "github.com/orbitte/orbitte/lanes/staging"
 	"github.com/orbitte/orbitte/netproto"
 	"github.com/orbitte/orbitte/reactor"
 	"github.com/orbitte/orbitte/segments"
@@ -67,9 +68,14 @@ type Transfer struct {
 	staging    *staging
 	copied     int
 	gpu        gpuSide
-	visible    errand // makes what devices wrote to a GPU visible to it
-	flushed    bool   // true exactly when that was done, or tried
-	places     int    // of the lane's turnstile
+	walk       *walk                    // made for the first transfer in parts; nil before
+	walked     bool                     // true exactly when the last run was one in parts
+	track      *track                   // whose part it is; nil: nobody's
+	keeps      bool                     // true exactly while it is at rest with its connections, for the next part
+	parts      [flows.PartsMax]wirePart // of its flow, on a GPU
+	visible    errand                   // makes what devices wrote to a GPU visible to it
+	flushed    bool                     // true exactly when that was done, or tried
+	places     int                      // of the lane's turnstile
 	wanted     int
 	crowded    *lanes.Fault // why it got too few connections; nil: it did not
 	gap        *lanes.Fault // why a pair of NICs could not be connected, before or after which others are tried; nil: all could
@@ -153,8 +159,17 @@ func (t *Transfer) Start(r *Rails, p *Peer) {
 		t.check.start(t)
 		return
 	}
-	if f := t.gpu.ready(r.lane, t.Local); f != nil && t.staged() {
-		t.conclude(f)
+	if t.staged() {
+		if f := t.gpu.ready(r.lane, t.Local, flows.Requester); f != nil {
+			t.conclude(f)
+			return
+		}
+	}
+	if t.chunked() && t.track == nil {
+		r.transport.grants.staged.Add(1)
+	}
+	if t.walks() {
+		t.startWalk()
 		return
 	}
 	if g := Of(t.Local); !t.staged() {
@@ -209,7 +224,11 @@ func (t *Transfer) reset(r *Rails, p *Peer) {
 	r.pending++ // the lane's end waits for it
 	t.gpu.reset(t.Local)
 	t.machine.begin(t.Direction, t.staged())
-	t.used, t.owed, t.closing, t.copied = 0, 0, 0, 0
+	t.machine.rigid = t.Remote == RemoteStaged && t.Direction == lanes.Write
+	t.owed, t.copied, t.walked = 0, 0, false
+	if !t.keeps {
+		t.used = 0
+	}
 	t.slots, t.grants = t.slots[:0], t.grants[:0]
 	t.pausing, t.filled, t.forced, t.retiring, t.asked, t.away, t.roomy = false, false, false, false, false, false, false
 	t.flushed, t.crowded, t.gap, t.detoured = false, nil, nil, false
@@ -221,84 +240,6 @@ func (t *Transfer) reset(r *Rails, p *Peer) {
 		}
 		t.grantAnswered, t.answered = t.takeGrants, t.takeReceipt
 	}
-}
-
-// connect cuts the transfer, chooses a path for each slice and claims the connections (SPEC ).
-func (t *Transfer) connect() {
-	r := t.rails
-	t.machine.stage = transferConnecting
-	t.machine.parcels = t.machine.parcels[:0]
-	t.used = 0
-	cut := lanes.Cut(t.Length, r.transport.config.Block, t.limit())
-	if t.Remote == RemoteDirect && !r.upper.turns.enter(t, cut.Count) {
-		t.machine.stage = transferTurn
-		return
-	}
-	for i := range cut.Count {
-		path, err := r.choose(t.peer, r.tiersOf(t.Tiers))
-		if err != nil {
-			t.fail(fault(lanes.Unreachable, "path", err))
-			return
-		}
-		if t.gap != nil && path.Barred != 0 {
-			t.fail(t.gap)
-			return
-		}
-		l := t.legFor(path, t.Remote == RemoteDirect)
-		offset, length := cut.At(i)
-		t.machine.parcels = append(t.machine.parcels, parcel{offset: offset, length: length, leg: uint8(l.index)})
-		r.Rail(path.Local).Device.Charge(length)
-		l.charged += length
-	}
-	for len(t.hungers) < cut.Count {
-		t.hungers = append(t.hungers, hunger{})
-	}
-	t.owed = t.used
-	for _, l := range t.legs[:t.used] {
-		if t.machine.fault != nil || t.crowded != nil { // an earlier claim was refused
-			t.owed--
-			continue
-		}
-		l.claim.Peer, l.claim.Path, l.claim.Direction, l.claim.Private = t.peer, l.path, t.Direction, t.private()
-		l.claim.Deadline, l.claim.Profile = t.Deadline, t.profile()
-		r.Claim(&l.claim)
-	}
-	t.advance()
-}
-
-// limit is how many slices there may be: what SPEC R-8 and the peer admit, and where each takes a queue pair, as many as a
-// lane may have.
-func (t *Transfer) limit() int {
-	n := lanes.SliceCap(t.Direction, t.gpu.memory != nil, t.peer.SlicesMax)
-	if t.Remote == RemoteDirect {
-		n = min(n, t.rails.places())
-	}
-	return n
-}
-
-// credit is how many receives the peer has for one pair: those of the largest parent that it admits.
-func (p *Peer) credit() int {
-	if p.SlicesMax <= 0 {
-		return netproto.SlicesMax
-	}
-	return p.SlicesMax
-}
-
-func (t *Transfer) legFor(path Path, alone bool) *leg {
-	for _, l := range t.legs[:t.used] {
-		if !alone && l.path.Local == path.Local && l.path.Remote == path.Remote {
-			return l
-		}
-	}
-	if t.used == len(t.legs) {
-		l := &leg{transfer: t, index: t.used}
-		l.claim.User, l.claim.Answered = l, func(*Claim) { t.claimed(l) }
-		t.legs = append(t.legs, l)
-	}
-	l := t.legs[t.used]
-	t.used++
-	l.path, l.charged, l.dead, l.mute, l.rail = path, 0, false, false, t.rails.Rail(path.Local)
-	return l
 }
 
 // claimed takes the answer to one claim.
@@ -394,14 +335,15 @@ func (t *Transfer) stock() {
 	for i := range t.machine.parcels {
 		p.add(t.legOf(i).connection().rail, 1, 0)
 	}
-	if t.staged() && t.staging == nil {
+	if t.chunked() {
+		p.chunks[flows.Requester] = true
+	} else if t.staged() && t.staging == nil {
 		s, err := newStaging(t.rails.transport.config.Budgets.StagingBytes, t.Length, verbs.AccessLocalWrite)
 		if err != nil {
 			t.fail(fault(lanes.Exhausted, "staging", err))
 			return
 		}
 		t.staging = s
-		s.gpu = t.gpu.memory
 		t.rails.transport.grants.staged.Add(1)
 	}
 	if t.staging != nil {
@@ -443,6 +385,9 @@ func (t *Transfer) locate() error {
 		if l.chunk = uint64(d.Context.Route().MaxMessage); l.chunk == 0 || l.chunk > messageMax {
 			l.chunk = messageMax
 		}
+		if t.chunked() {
+			continue
+		}
 		if t.staging != nil {
 			l.local, l.address = t.staging.region(d).LocalKey(), t.staging.backing.Address()
 			continue
@@ -457,9 +402,9 @@ func (t *Transfer) locate() error {
 }
 
 // leaseLocal takes the local range: for as long as the device may touch it, or to fill the staging of a WRITE. A staged
-// READ leases it when everything is here.
+// READ into host memory leases it when everything is here.
 func (t *Transfer) leaseLocal() {
-	if t.staged() && (t.Direction == lanes.Read || t.filled) {
+	if t.staged() && !t.chunked() && (t.Direction == lanes.Read || t.filled) {
 		t.ask()
 		return
 	}
@@ -475,6 +420,10 @@ func (t *Transfer) leaseLocal() {
 		}
 		t.lease, t.copied = lease, 0
 	}
+	if t.chunked() {
+		t.ask()
+		return
+	}
 	if !t.staged() {
 		if !t.bytes.Held() {
 			charge, err := t.rails.transport.config.Budgets.DirectBytes.Take(int64(t.Length))
@@ -485,10 +434,6 @@ func (t *Transfer) leaseLocal() {
 			t.bytes = charge
 		}
 		t.ask()
-		return
-	}
-	if t.gpu.memory != nil {
-		t.fill()
 		return
 	}
 	if t.copied = copySlice(t.staging.backing.Bytes(), t.lease.Bytes(), t.copied); uint64(t.copied) < t.Length {
@@ -505,6 +450,9 @@ func (t *Transfer) room(f *lanes.Fault) {
 	lane := t.rails.lane
 	if t.roomBy == 0 {
 		t.roomBy = min(lane.Now().After(roomGrace), t.Deadline)
+	}
+	if t.patient() {
+		t.roomBy = t.Deadline
 	}
 	if lane.Now() >= t.roomBy {
 		t.fail(f)
@@ -541,7 +489,7 @@ func (x *transferRetry) Expire(*reactor.Timer, reactor.Instant) {
 // feed queues every slice that has something to post, and posts what fits.
 func (t *Transfer) feed() {
 	for i := range t.machine.parcels {
-		if c := t.legOf(i).connection(); c != nil && c.Open() && t.machine.next(i) != workNone {
+		if c := t.legOf(i).connection(); c != nil && c.Open() && t.upcoming(i) != workNone {
 			c.queue(int(t.machine.parcels[i].pair), &t.hungers[i], t, i)
 		}
 	}
@@ -558,18 +506,19 @@ func (t *Transfer) halt() {
 	if t.asked || t.owed > 0 || t.away {
 		return
 	}
-	if t.gpu.stop() {
-		return
-	}
 	if !t.machine.resting() {
-		if t.forced {
-			t.force()
-		} else {
+		if !t.forced {
 			t.feed()
+		}
+		if t.forced || t.machine.rigid && t.machine.idle() {
+			t.force()
 		}
 		if !t.machine.resting() {
 			return
 		}
+	}
+	if t.unflow() {
+		return
 	}
 	if t.machine.authority && !t.machine.received {
 		t.machine.stage = transferAbandoning

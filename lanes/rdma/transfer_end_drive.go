@@ -20,6 +20,8 @@ func (t *Transfer) halted(why lanes.Cause, err error) {
 	case transferIdle, transferHalting, transferAbandoning, transferFlushing, transferParting:
 	case transferChecking:
 		t.check.exchange.Cancel()
+	case transferWalking:
+		t.walk.stop(&lanes.Fault{Cause: why, Stage: t.machine.stage.String(), Err: err})
 	case transferCommit:
 		if !t.lease.Held() {
 			t.machine.fail(fault(why, "commit", segments.ErrConflict))
@@ -92,6 +94,9 @@ func (t *Transfer) unfinished(leg int) bool {
 func (l *leg) Lost(_ *Connection, err error) {
 	t := l.transfer
 	l.dead = true
+	if t.keeps {
+		return // the next part finds out
+	}
 	for i := range t.machine.parcels {
 		if int(t.machine.parcels[i].leg) == l.index {
 			t.hungers[i].leave()
@@ -111,6 +116,10 @@ func (l *leg) Lost(_ *Connection, err error) {
 func (l *leg) Quiet(c *Connection, proven bool) {
 	t := l.transfer
 	l.mute = true
+	if t.keeps { // nothing is with the device
+		t.part(l)
+		return
+	}
 	t.machine.quiet(l.index, proven)
 	t.part(l)
 	t.advance()
@@ -134,13 +143,7 @@ func (t *Transfer) part(l *leg) {
 	if c == nil {
 		return
 	}
-	if t.roomy {
-		for i := range t.machine.parcels {
-			if p := &t.machine.parcels[i]; int(p.leg) == l.index {
-				c.line(int(p.pair)).asked--
-			}
-		}
-	}
+	t.unask(l)
 	switch {
 	case t.private():
 		t.closing++
@@ -149,6 +152,19 @@ func (t *Transfer) part(l *leg) {
 		c.Close(ignoreEnd)
 	}
 	l.claim.Hold.Release()
+}
+
+// unask gives back the receives of the peer that a leg's slices have.
+func (t *Transfer) unask(l *leg) {
+	if !t.roomy {
+		return
+	}
+	c := l.connection()
+	for i := range t.machine.parcels {
+		if p := &t.machine.parcels[i]; int(p.leg) == l.index {
+			c.line(int(p.pair)).asked--
+		}
+	}
 }
 
 // parted is told the end of a private connection, both sides included.
@@ -220,10 +236,15 @@ func (t *Transfer) settle() {
 	t.machine.stage = transferParting
 	t.giveBack()
 	t.closing++ // the last end is told after the loop
+	keeps := t.rest()
 	for _, l := range t.legs[:t.used] {
-		t.part(l)
+		if keeps {
+			t.unask(l)
+		} else {
+			t.part(l)
+		}
 	}
-	t.roomy = false
+	t.roomy, t.keeps = false, keeps
 	t.rails.upper.serve()
 	t.parted()
 }
@@ -248,6 +269,7 @@ func (t *Transfer) report() {
 	counts := &t.rails.lane.Counts
 	t.Outcome = t.machine.outcome(t.Length)
 	switch {
+	case t.track != nil: // the whole is counted
 	case t.Outcome.Err != nil:
 		counts.TransfersFailed.Add(1)
 	case t.Direction == lanes.Read:
@@ -301,12 +323,13 @@ func (u *upper) shut() {
 func (t *Transfer) work(c *Connection, slice int) (verbs.Work, bool) {
 	m := &t.machine
 	p, l := &m.parcels[slice], t.legOf(slice)
-	what := m.next(slice)
+	what := t.upcoming(slice)
 	if what == workNone {
 		return verbs.Work{}, false
 	}
-	w := verbs.Work{SendWork: verbs.SendWork{ID: c.TagSend(t, uint64(what)<<16|uint64(slice)), RemoteKey: verbs.RemoteKey(p.grant.Key)}}
+	w := verbs.Work{SendWork: verbs.SendWork{RemoteKey: verbs.RemoteKey(p.grant.Key)}}
 	if what == workBinding {
+		w.ID = c.TagSend(t, uint64(what)<<16|uint64(slice))
 		k := &l.rail.stock
 		t.bind(c, slice, k.bytes(t.slots[slice]))
 		w.Operation, w.Flags, w.Length = verbs.SendWithInvalidate, verbs.Fence|verbs.Solicited, netproto.BindingSize
@@ -320,13 +343,18 @@ func (t *Transfer) work(c *Connection, slice int) (verbs.Work, bool) {
 		}
 		return w, true
 	}
-	n := min(p.length-p.posted, l.chunk)
-	w.Operation, w.Length, w.LocalKey = verbs.Read, uint32(n), l.local
+	address, key, n, part := t.place(l, p)
+	w.ID = c.TagSend(t, uint64(part)<<24|uint64(what)<<16|uint64(slice))
+	w.Operation, w.Length, w.LocalKey = verbs.Read, uint32(n), key
 	if t.Direction == lanes.Write {
 		w.Operation = verbs.Write
 	}
-	w.Address, w.Remote = l.address+p.offset+p.posted, p.grant.Address+p.posted
+	w.Address, w.Remote = address, p.grant.Address+p.posted
 	m.posted(slice, what, n)
+	if t.chunked() {
+		t.parts[part].posted += n
+		t.parts[part].flying++
+	}
 	return w, true
 }
 
@@ -348,16 +376,18 @@ func (t *Transfer) spilled(_ *Connection, slice int, w *verbs.Work, err error) {
 	if w.Operation == verbs.SendWithInvalidate || w.Operation == verbs.Send {
 		what = workBinding
 	}
-	t.machine.spilled(slice, what, uint64(w.Length))
+	if t.machine.spilled(slice, what, uint64(w.Length)); what == workPayload && t.chunked() {
+		t.unpost(w)
+	}
 	t.fail(faultOf("", err))
 }
 
 // more (eater).
-func (t *Transfer) more(slice int) bool { return t.machine.next(slice) != workNone }
+func (t *Transfer) more(slice int) bool { return t.upcoming(slice) != workNone }
 
 // Reaped (Owner).
 func (t *Transfer) Reaped(word uint64, w *verbs.Reaped) {
-	slice, what := int(word&0xffff), parcelWork(word>>16)
+	slice, what, part := int(word&0xffff), parcelWork(word>>16&0xff), int(word>>24)
 	ok := w.Status == verbs.WorkSuccess
 	t.machine.reaped(slice, what, ok)
 	c := t.legOf(slice).connection()
@@ -372,9 +402,12 @@ func (t *Transfer) Reaped(word uint64, w *verbs.Reaped) {
 		}
 		carried.add(p.length)
 	}
+	if what == workPayload && t.chunked() {
+		t.carried(part, ok)
+	}
 	pair := int(p.pair)
 	if c != nil && c.Open() {
-		if t.machine.next(slice) != workNone {
+		if t.upcoming(slice) != workNone {
 			c.queue(pair, &t.hungers[slice], t, slice)
 		}
 		c.pump(pair)

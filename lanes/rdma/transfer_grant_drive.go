@@ -70,6 +70,9 @@ func (t *Transfer) takeGrants(q *question) {
 		t.bury()
 		if t.machine.fault == nil {
 			t.machine.stage = transferMoving
+			if t.chunked() {
+				t.flow()
+			}
 			t.feed()
 		}
 		return
@@ -143,7 +146,10 @@ func (t *Transfer) takeReceipt(q *question) {
 		}
 		t.settle()
 	case q.Err == nil:
-		m.received, m.authority, m.fault = true, false, nil // a cancellation that comes with the receipt is late
+		m.received, m.authority = true, false
+		if !t.gpu.failed() {
+			m.fault = nil // a cancellation that comes with the receipt is late
+		}
 		t.finish()
 	case f.Cause == lanes.Refused: // the source has ended them
 		m.authority = false
@@ -161,6 +167,10 @@ func (t *Transfer) takeReceipt(q *question) {
 
 // finish goes on after the source's receipt.
 func (t *Transfer) finish() {
+	if t.chunked() {
+		t.landed()
+		return
+	}
 	if t.staged() && t.Direction == lanes.Read {
 		t.machine.stage, t.copied = transferCommit, 0
 		t.commit()
@@ -185,10 +195,6 @@ func (t *Transfer) commit() {
 			return
 		}
 		t.lease, t.copied = lease, 0
-	}
-	if t.gpu.memory != nil {
-		t.land()
-		return
 	}
 	if t.copied = copySlice(t.lease.Bytes(), t.staging.backing.Bytes(), t.copied); uint64(t.copied) < t.Length {
 		lane.Arm(&t.retry, lane.Now().After(1), (*transferRetry)(t))

@@ -20,7 +20,8 @@ type transferStage uint8
 const (
 	transferIdle transferStage = iota
 	transferChecking
-	transferTurn // waits for places for the queue pairs of its grants on a GPU
+	transferWalking // moves in parts, each a transfer of its own
+	transferTurn    // waits for places for the queue pairs of its grants on a GPU
 	transferConnecting
 	transferRoom     // waits for receives of the peer
 	transferStocking // waits for message slots, or staging
@@ -36,7 +37,7 @@ const (
 )
 
 var transferStageNames = [...]string{
-	"idle", "check", "waiting for queue pairs", "RDMA connection", "waiting for receives of the source", "message slots", "lease", "RDMA grant", "RDMA payload",
+	"idle", "check", "parts", "waiting for queue pairs", "RDMA connection", "waiting for receives of the source", "message slots", "lease", "RDMA grant", "RDMA payload",
 	"RDMA receipt", "commit", "RDMA cleanup", "RDMA abandon", "visibility to the GPU", "end of the connection",
 }
 
@@ -92,6 +93,7 @@ type transferMachine struct {
 	committed bool
 	changed   bool // staged READ: true exactly when a copy to the local range began, which is on a GPU
 	unproven  bool // true exactly when a copy between staging and a GPU is not proven to have ended
+	rigid     bool // true exactly when grants without all their payload are not ended by their bindings
 	misses    int
 }
 
@@ -140,7 +142,7 @@ func (m *transferMachine) next(i int) parcelWork {
 		return workPayload
 	case m.stage == transferMoving && p.phase == parcelMoved && !p.bound:
 		return workBinding
-	case m.stage == transferHalting && (p.phase == parcelGranted || p.phase == parcelMoved) && p.flying == 0 && !p.bound:
+	case m.stage == transferHalting && (p.phase == parcelGranted && !m.rigid || p.phase == parcelMoved) && p.flying == 0 && !p.bound:
 		return workBinding
 	}
 	return workNone
@@ -229,6 +231,16 @@ func (m *transferMachine) complete() bool {
 func (m *transferMachine) resting() bool {
 	for i := range m.parcels {
 		if p := m.parcels[i].phase; p == parcelGranted || p == parcelMoved || p == parcelLost {
+			return false
+		}
+	}
+	return true
+}
+
+// idle is true exactly when no work is with a device.
+func (m *transferMachine) idle() bool {
+	for i := range m.parcels {
+		if m.parcels[i].flying > 0 {
 			return false
 		}
 	}

@@ -115,6 +115,9 @@ func (t *Transport) Slots() []verbs.Slot { return t.slots }
 // Paths is what the descriptor publishes (SPEC R-4): devices that can make grants, perhaps none. Any goroutine.
 func (t *Transport) Paths() netproto.RDMAPaths {
 	p := netproto.RDMAPaths{Host: t.config.Host, PairsMax: uint8(t.config.Width), SlicesMax: uint16(t.config.slicesMax())}
+	if t.config.Device == DeviceStaged {
+		p.StagedPart = netproto.PartFloor(t.config.StagedPart)
+	}
 	if t.config.Device == DeviceDirect { // each slice of a grant on a GPU takes a queue pair here
 		p.SlicesMax = uint16(max(1, min(int64(p.SlicesMax), t.config.Budgets.Endpoints.Limit())))
 	}

@@ -52,6 +52,9 @@ func (t *Transport) Ways(peer netproto.Epoch, remote []netproto.Path, now int64)
 
 // Ways appends the pairs of NICs that the last run took, or was to take, each once; none when it came to no path.
 func (t *Transfer) Ways(dst []Path) []Path {
+	if t.walked {
+		return append(dst, t.walk.ways...)
+	}
 	for _, l := range t.legs[:t.used] {
 		dst = append(dst, l.path)
 	}

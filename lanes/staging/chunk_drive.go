@@ -27,12 +27,17 @@ const (
 type chunk struct {
 	stage   *Stage
 	role    Role
+	index   int               // among those of its role
 	pinned  *cuda.Pinned      // nil: a place
 	backing *segments.Backing // of the pinned memory
 	bytes   []byte
 	charge  budgets.Charge
 	state   chunkState
 	flow    *Flow
+	wired   bool   // true exactly while the wire has it as a part (Take)
+	tenant  Tenant // whose bytes its first clean ones are
+	clean   uint64
+	mine    bool   // true exactly when the flow that has it left only the tenant's bytes there
 	offset  uint64 // of its part in the flow's range
 	n       uint64
 	pending cuda.Pending           // the copy, from its start to its proven end

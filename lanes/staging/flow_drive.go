@@ -205,7 +205,7 @@ func (f *Flow) through(place int) {
 	copy(f.chunks[place:], f.chunks[place+1:f.held])
 	f.held--
 	f.chunks[f.held] = nil
-	roomy := f.plan.Way == In && f.held > 0 && f.chunks[f.held-1].state == chunkRoom
+	roomy := f.plan.Way == In && f.held > 0 && f.chunks[f.held-1].state == chunkRoom && !f.chunks[f.held-1].wired
 	if f.state == flowRunning && f.span.left() && !roomy && (f.held == 0 || f.pool().head == nil) {
 		f.hold(c)
 		return

@@ -38,6 +38,17 @@ func (p *pool) put(c *chunk) { p.free = append(p.free, c) }
 // lose counts a chunk that is retained and never comes back.
 func (p *pool) lose() { p.whole-- }
 
+// strand takes a free chunk out for good.
+func (p *pool) strand(c *chunk) {
+	for i, other := range p.free {
+		if other == c {
+			p.free = append(p.free[:i], p.free[i+1:]...)
+			p.whole--
+			return
+		}
+	}
+}
+
 // wait puts a flow behind those that wait.
 func (p *pool) wait(f *Flow) {
 	f.before, f.behind = p.tail, nil

@@ -145,7 +145,10 @@ func (s *Stage) lend(c *chunk, f *Flow) {
 	if c.flow == nil {
 		s.counts.inUse.Add(1)
 	}
-	c.flow, c.state = f, chunkRoom
+	if !c.mine {
+		c.clean = 0
+	}
+	c.flow, c.state, c.wired, c.mine = f, chunkRoom, false, false
 }
 
 // put takes a chunk back, for whoever waits longest.

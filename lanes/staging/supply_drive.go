@@ -58,8 +58,8 @@ func (s *Stage) make(p *cuda.Platform, ordinal int) (*supply, error) {
 	}
 	made := &supply{signal: signal}
 	for role := range made.chunks {
-		for range s.config.chunks(Role(role)) {
-			made.chunks[role] = append(made.chunks[role], chunk{stage: s, role: Role(role)})
+		for i := range s.config.chunks(Role(role)) {
+			made.chunks[role] = append(made.chunks[role], chunk{stage: s, role: Role(role), index: i})
 		}
 	}
 	for role := range made.chunks {
