@@ -32,7 +32,8 @@
 //	                                                  └──BuildFailed, nothing left──▶ (none)
 //	            ending ──Ended: places repaid──▶ (none)        ending ──Retained──▶ retained
 //
-//	transfer    (turn) ─▶ connecting ─▶ room ─▶ stocking ─▶ leasing ─▶ granting ─▶ moving ─▶ receipt ─▶ (commit) ─▶ (flushing) ─▶ (parting) ─▶ idle
+//	transfer    (walking: parts, each a transfer of its own), or
+//	            (turn) ─▶ connecting ─▶ room ─▶ stocking ─▶ leasing ─▶ granting ─▶ moving ─▶ receipt ─▶ (commit) ─▶ (flushing) ─▶ (parting) ─▶ idle
 //	            any ──failure, Cancel, deadline──▶ halting ─▶ (abandoning) ─▶ (flushing) ─▶ (parting) ─▶ idle
 //	parent      (awaiting) ─▶ stocking ─▶ (filling) ─▶ binding ─▶ answering ─▶ granted ──receipts and DONE──▶ (commit, or all torn down and flushed) ─▶ idle
 //	            any ──failure, ABANDON, deadline──▶ revoking ─▶ idle
@@ -52,11 +53,20 @@
 // failed transfer ends the grants that it does not use by their bindings, so that pairs which are well stay so for others;
 // a key that may be known is otherwise taken back only with its pair in error. A lost control stream revokes nothing by
 // itself, since an idle one may be closed at any time: the source's deadline does. Staged transfers have one connection
-// for each pair of NICs and parent, and their memory is not pooled. An empty transfer is checked by operation 1 or 2. A
+// for each pair of NICs and parent, or track; the memory for staged host ranges is not pooled. An empty transfer is checked by operation 1 or 2. A
 // device without type-2B windows is the requester's only: it has no parent regions and peers are not told of it.
 // Pairs share the places of their lane's completion queues: max_cqes would otherwise bound pairs and slices before
-// max_endpoints and R-8 do. Memory on a GPU is staged as a whole, in one copy by the device's own engine between it and
-// pinned memory of the transfer's, charged to max_staging_bytes: the chunks of lanes/staging are not registered. Directly
+// max_endpoints and R-8 do. Memory on a GPU is staged through the lane's pinned chunks (lanes/staging), each
+// registered once with each device and charged to a budget of their number. A requester's transfer posts what of its
+// slices is in a chunk while the driver copies for others; it takes its first chunk once it has all grants. A source's
+// parent has one chunk, and its range at most a chunk's length, which the descriptor tells: since every grant of a parent
+// is there before payload is posted, a source can copy beside the network only for another parent, so a longer
+// transfer is a walk over several, up to three at a time. A track's connections are for one parent at a time (R-16's one
+// grant), and end with the walk by their barriers; between two parents the source has the receipt of every key. Pools of
+// one chunk suffice: who waits for a chunk has none, and who has one needs only the devices, not the stream. For that a
+// WRITE's chunk goes to the GPU at its last receipt, before DONE; no key of such a WRITE ends before its payload is there
+// (transferMachine.rigid), and R-13's ACK waits for both. The range is leased before the chunk, as over TCP. What others
+// have left in a chunk is cleared before a peer may claim to have written it. Directly
 // it is reached by DMA-BUF, or by peermem where that is not to be had; a grant on it has profile 2 and a slice for each
 // queue pair, so that transfers take turns for these. A flush that never returns holds the cold loop up.
 // Slots of remote staging (SPEC C-8, package delegate) are host memory that was registered once: their grants share pairs

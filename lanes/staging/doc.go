@@ -1,6 +1,7 @@
 // Package staging moves bytes between device memory and the wire through pinned host memory: a bounded supply of chunks
 // for each lane (Stage), and one machine for each transfer (Flow) that keeps two and more copies under way while the
-// wire works on what came before.
+// wire works on what came before. TCP takes one piece after the other; RDMA takes several parts at a time, by the numbers
+// of their chunks, with which it has registered them.
 //
 // A Stage owns its chunks, each with its charge, from the first Prepare to Close, and the lane's signal; a Flow owns the
 // chunks that were lent to it until the wire and the device are done with them. A copy belongs to its chunk: it ends
@@ -16,6 +17,7 @@
 //	chunk: room ──▶ (stalled) ──▶ flying ──event──▶ ready ──▶ room
 //	                                └─event failed─▶ doubtful ──drained──▶ ready
 //	                                                    └──no proof──▶ kept
+//	part:  room or ready ──Take──▶ with the wire ──Through──▶ room or flying;  with the wire ──Lose──▶ kept
 //	slot:  free ──Lend──▶ lent ──Return──▶ free;  lent ──Lose──▶ retained
 //	Stage: made ──Prepare──▶ prepared ──Close──▶ closing ──flows ended, slots back──▶ closed
 //
