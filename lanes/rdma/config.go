@@ -86,6 +86,9 @@ type Config struct {
 	Random func(b []byte)
 	// Cold is the loop for slow native calls. It lives until Transport.Close is done.
 	Cold Cold
+	// Thread runs a native call that may never return on a thread of its own, from any lane; nil: the cold loop runs it, and
+	// waits with all that comes behind.
+	Thread func(func())
 	// Sysfs is /sys, for the places of devices; nil: what the library says about NUMA nodes is used.
 	Sysfs fs.FS
 	// Changed is called after the state or address of a path changed, on lane 0: a descriptor made before is old. May

@@ -68,7 +68,9 @@
 // (transferMachine.rigid), and R-13's ACK waits for both. The range is leased before the chunk, as over TCP. What others
 // have left in a chunk is cleared before a peer may claim to have written it. Directly
 // it is reached by DMA-BUF, or by peermem where that is not to be had; a grant on it has profile 2 and a slice for each
-// queue pair, so that transfers take turns for these. A flush that never returns holds the cold loop up.
+// queue pair, so that transfers take turns for these. The flush that makes writes visible runs on a thread of its own
+// (Config.Thread): one that never returns is given up after the cleanup window, with all that it is about, and no other is
+// tried on that GPU meanwhile. Without such threads it holds the cold loop up.
 // Slots of remote staging (SPEC C-8, package delegate) are host memory that was registered once: their grants share pairs
 // whatever the policies are, wait for the slot's copy, and are taken back, after a grace for receipts, when their stream is lost.
 package rdma

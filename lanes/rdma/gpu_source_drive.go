@@ -13,7 +13,7 @@ import (
 // the domain, and what was written is made visible to the GPU. Only then is the range anybody else's (SPEC C-7).
 //
 //	stocking ──regions (cold loop)──▶ granted ──receipts and DONE, or a failure──▶ torn ──every connection gone──▶
-//	  (flushing, cold loop) ──▶ down: visible, or not proven
+//	  (flushing) ──▶ down: visible, or not proven
 type directGrant struct {
 	errand  errand
 	err     error
@@ -137,8 +137,8 @@ func (p *parent) linkEnded(err error) {
 		p.isDown()
 		return
 	}
-	r := p.source.rails
-	d.errand.send(r.transport.config.Cold, r.lane.Loop, func() { d.err = p.gpu.memory.FlushWrites(false) }, func(reactor.Instant) {
+	p.source.rails.flush(p.gpu.memory, p.by, func(err error) {
+		d.err = err
 		p.machine.unproven = d.err != nil
 		p.isDown()
 	})

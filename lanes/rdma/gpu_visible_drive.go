@@ -2,7 +2,6 @@ package rdma
 
 import (
 	"github.com/orbitte/orbitte/lanes"
-	"github.com/orbitte/orbitte/reactor"
 )
 
 // mustFlush is true exactly when devices wrote to the local range on a GPU, and nobody has made that visible to it yet.
@@ -17,9 +16,7 @@ func (t *Transfer) flush() {
 		return
 	}
 	t.machine.stage = transferFlushing
-	r := t.rails
-	var err error
-	t.visible.send(r.transport.config.Cold, r.lane.Loop, func() { err = t.registered.gpu.FlushWrites(false) }, func(reactor.Instant) {
+	t.rails.flush(t.registered.gpu, t.by, func(err error) {
 		t.flushed = true
 		if err != nil {
 			t.machine.unproven = true

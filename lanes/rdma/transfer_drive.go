@@ -73,7 +73,6 @@ type Transfer struct {
 	track      *track                   // whose part it is; nil: nobody's
 	keeps      bool                     // true exactly while it is at rest with its connections, for the next part
 	parts      [flows.PartsMax]wirePart // of its flow, on a GPU
-	visible    errand                   // makes what devices wrote to a GPU visible to it
 	flushed    bool                     // true exactly when that was done, or tried
 	places     int                      // of the lane's turnstile
 	wanted     int

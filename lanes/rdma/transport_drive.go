@@ -26,6 +26,7 @@ type Transport struct {
 
 	gaps    atomic.Pointer[[]Gap] // what it points to never changes
 	grants  grantCounts
+	hung    hung
 	closing errand
 	state   atomic.Uint32 // transportState
 }
