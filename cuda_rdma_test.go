@@ -11,6 +11,7 @@ import (
 	"github.com/orbitte/orbitte/cuda"
 	"github.com/orbitte/orbitte/cuda/simcuda"
 	"github.com/orbitte/orbitte/reactor/simkernel"
+	"github.com/orbitte/orbitte/verbs"
 	"github.com/orbitte/orbitte/verbs/simverbs"
 )
 
@@ -27,13 +28,16 @@ type gpuSide struct {
 	device bool // its memory is on a GPU
 	driver simcuda.Options
 	made   func(testing.TB, *simcuda.Driver, int) *Memory // otherwise than allocated; nil: allocated
+	// watched and seen stand between the engine and its driver, or its devices; nil: nothing does.
+	watched func(*simcuda.Driver) cuda.Calls
+	seen    func(*simverbs.Process) verbs.Calls
 }
 
 func (g *gpuSide) memory(t testing.TB, d *simcuda.Driver, size int) *Memory {
 	if g.made != nil {
 		return g.made(t, d, size)
 	}
-	return placed(t, d, size, g.device)
+	return placed(t, g.config.CUDA, size, g.device)
 }
 
 func newGPUPair(t testing.TB, seed uint64, size int, source, requester gpuSide) *gpuPair {
@@ -49,6 +53,16 @@ func newGPUPairOn(t testing.TB, s *rdmaSim, size int, source, requester gpuSide)
 	p.sourceDriver = p.cuda.driver("source", s.processes["source"], hostA, source.driver)
 	p.requesterDriver = p.cuda.driver("requester", s.processes["requester"], hostB, requester.driver)
 	s.gpus.drivers = map[string]*simcuda.Driver{"source": p.sourceDriver, "requester": p.requesterDriver}
+	for side, native := range map[*gpuSide]*simverbs.Process{&source: p.sourceNative, &requester: p.requesterNative} {
+		if side.seen != nil {
+			side.config.Verbs = side.seen(native)
+		}
+	}
+	for side, driver := range map[*gpuSide]*simcuda.Driver{&source: p.sourceDriver, &requester: p.requesterDriver} {
+		if side.watched != nil {
+			side.config.CUDA = side.watched(driver)
+		}
+	}
 	if source.config.CUDA == nil {
 		source.config.CUDA = p.sourceDriver
 	}

@@ -35,7 +35,7 @@ func newCUDAPair(t testing.TB, seed uint64, source, requester Config, size int, 
 }
 
 // placed is memory on GPU 1, or of the host.
-func placed(t testing.TB, d *simcuda.Driver, size int, device bool) *Memory {
+func placed(t testing.TB, d cuda.Calls, size int, device bool) *Memory {
 	t.Helper()
 	if device {
 		return onGPU(t, d, 1, size)

@@ -94,6 +94,8 @@ type Transfer struct {
 	retry      reactor.Timer
 	backoff    lanes.Backoff
 	roomBy     reactor.Instant // until when refusals for lack of room are answered by asking again; 0: not refused yet
+	begun      reactor.Instant // when it last asked for grants, and when it had them
+	granted    reactor.Instant
 	by         reactor.Instant // end of the cleanup window; 0: nothing failed
 	retiring   bool            // true exactly when nobody else is to use the connections: the source may end them
 	forced     bool            // true exactly when the grace is over and the pairs were taken to the error state

@@ -28,6 +28,7 @@ func (t *Transfer) ask() {
 	}
 	t.rails.transport.grants.asked.Add(uint64(len(g.Slices)))
 	t.machine.stage, t.asked = transferGranting, true
+	t.begun = t.rails.lane.Now()
 	t.question.ask(t.peer.Channel, request, "RDMA grant", len(g.Slices)*netproto.GrantSize, t.Deadline.After(haltGrace), t.encodeGrants, t.grantAnswered)
 	if t.asked && !t.question.Begun && t.lease.Held() {
 		lane := t.rails.lane
@@ -67,6 +68,7 @@ func (t *Transfer) takeGrants(q *question) {
 			return
 		}
 		t.machine.granted(grants)
+		t.granted = t.rails.lane.Now()
 		t.bury()
 		if t.machine.fault == nil {
 			t.machine.stage = transferMoving

@@ -16,7 +16,7 @@ const tracksMax = 3
 // one part is with the network the source fills the chunk of another, or empties it (SPEC C-4). A track carries one part at
 // a time over connections of its own, which end with the walk (SPEC R-16).
 //
-// A part that its track got no connection or no place for goes back, as long as another track has one: so a walk needs no
+// A third track that waits for its grants most of the time is given up. A part that its track got no connection or no place for goes back, as long as another track has one: so a walk needs no
 // more than a single part does, and parts that wait keep nobody waiting.
 //
 //	track: off ──part──▶ running ──done──▶ resting (keeps its connections) ──next part──▶ running
@@ -210,7 +210,11 @@ func (x *track) done() {
 		w.touched = true
 		w.moved += p.Length
 		x.note()
-		if x.state = trackResting; !p.keeps {
+		x.state = trackResting
+		if x.idles() {
+			w.narrow = true
+			x.leave()
+		} else if !p.keeps {
 			x.off()
 		}
 	case w.fault == nil && x.replaceable():
@@ -227,6 +231,13 @@ func (x *track) done() {
 		x.quit()
 	}
 	w.step()
+}
+
+// idles is true exactly when a third track has waited for its grants for most of its part's time: the source has no chunk
+// for it, or the stream no time, and its question keeps the stream from the others.
+func (x *track) idles() bool {
+	p := &x.part
+	return x.extra && p.keeps && x.walk.active() > 2 && 2*(p.granted-p.begun) > p.rails.lane.Now()-p.begun
 }
 
 // note remembers the ways of a part.
