@@ -98,7 +98,7 @@ func (s *submission) cut() {
 		if c := o.remote.life.chunk(); c > 0 && (chunk == 0 || c < chunk) {
 			chunk = c
 		}
-		o.split = o.fast && (o.direct && together > 1 || (o.direct || !o.write) && chunk > 0 && o.length > chunk) || o.slotted && o.length > o.remote.life.slotBytes()
+		o.split = o.fast && (o.direct && together > 1 || (o.direct || !o.write) && chunk > 0 && o.length > chunk) || o.slotted && o.length > o.remote.life.slotBytes() || o.walks()
 		if o.split {
 			o.seen = make([]bool, o.length)
 		}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/orbitte/orbitte"
 	"github.com/orbitte/orbitte/lanes/delegate"
+	"github.com/orbitte/orbitte/netproto"
 	"github.com/orbitte/orbitte/test/faults"
 )
 
@@ -27,6 +28,13 @@ func (l *life) slotBytes() int {
 		return n
 	}
 	return 1 << 20
+}
+
+// walks is true exactly when devices carry the op to or from a GPU that its source stages, and it is longer than the source's
+// pinned chunks: each of its parts has grants of its own then, and leases its own range for its own time.
+func (o *op) walks() bool {
+	l := o.remote.life
+	return o.rdma && !o.slotted && o.remote.gpu && l != o.local.life && !l.reaches() && uint64(o.length) > netproto.PartFloor(uint64(l.slotBytes()))
 }
 
 // slotFramed sees a frame that names a slot: some request to that peer has asked for slots, and is under way.
