@@ -19,7 +19,7 @@ type Batch struct {
 	stop   func() bool
 	group  *group
 	done   chan struct{} // closed when every task is terminal, and the notification, if any, has its fate
-	state  atomic.Uint32 // batchEnded | batchFreed
+	state  atomic.Uint32 // batchEnded | batchFreed | batchQuiet
 	retry  sync.Mutex    // held by RetryNotifications
 	batch  budgets.Charge
 	slots  budgets.Charge
@@ -31,6 +31,7 @@ type Batch struct {
 const (
 	batchEnded uint32 = 1 << iota
 	batchFreed
+	batchQuiet // its memory is proven quiet
 )
 
 // SubmitOption changes an asynchronous submission.
@@ -146,9 +147,12 @@ func (b *Batch) groupEnded() {
 func (b *Batch) finish() {
 	b.stop()
 	b.dropHook()
-	b.settle(batchEnded)
 	if b.report.LocallyDrained {
+		b.settle(batchEnded | batchQuiet)
 		b.group.place.leave()
+	} else {
+		b.group.proven = func() { b.settle(batchQuiet) }
+		b.settle(batchEnded)
 	}
 	close(b.done)
 }
@@ -161,7 +165,7 @@ func (b *Batch) end() {
 	}
 }
 
-// settle notes one of the two ends of a batch's charges; the second one pays back. Work whose memory is
+// settle notes what has to come before a batch's charges are paid back: its end, its memory's quiet, and Free. Work whose memory is
 // not proven quiet keeps the batch charged (SPEC G-9).
 func (b *Batch) settle(flag uint32) bool {
 	for {
@@ -170,7 +174,7 @@ func (b *Batch) settle(flag uint32) bool {
 			return false
 		}
 		if b.state.CompareAndSwap(state, state|flag) {
-			if state|flag == batchEnded|batchFreed && b.report.LocallyDrained {
+			if state|flag == batchEnded|batchFreed|batchQuiet {
 				b.repay()
 			}
 			return true

@@ -21,6 +21,7 @@ type closing struct {
 	streams <-chan struct{} // closed when listener, sessions and channels have ended
 	stopped bool            // true exactly when the loops were told to stop
 	notes   sync.Once       // ends the log
+	reclaim sync.Mutex      // one Close at a time asks for late proofs
 }
 
 // CloseSource refuses every further frame for good and waits for those being served (SPEC G-6). Idle
@@ -44,12 +45,34 @@ func (e *Engine) fenceSource() {
 }
 
 // CloseRequester refuses every further submission, open and notification for good and waits for those in
-// flight, detached batches included (SPEC G-6). Errors as CloseSource.
+// flight, detached batches included (SPEC G-6). Errors as CloseSource; ErrUnquiesced also, at once, while submissions are
+// retained that have ended without proof that their memory is quiet (SPEC G-9).
 func (e *Engine) CloseRequester(ctx context.Context) error {
 	e.requester.Fence()
+	if err := e.quietRequester(ctx); err != nil {
+		return err
+	}
+	return e.unproven("CloseRequester")
+}
+
+func (e *Engine) quietRequester(ctx context.Context) error {
 	return e.quiet(ctx, "CloseRequester", e.requester.Quiet(), func() string {
 		return fmt.Sprintf("%d submissions, opens or notifications are in flight", e.requester.Inside())
 	})
+}
+
+// unproven says that submissions are retained, for which nobody waits; nil: none is (SPEC G-9).
+func (e *Engine) unproven(op string) error {
+	n, reason := 0, ""
+	e.retained.Range(func(key, _ any) bool {
+		n++
+		reason = key.(*group).unproven()
+		return true
+	})
+	if n == 0 {
+		return nil
+	}
+	return &Error{Op: op, Index: -1, Class: ErrUnquiesced, Cause: fmt.Errorf("%d submissions are retained, since nothing proves that their memory is not touched any more%s", n, reason)}
 }
 
 // quiet waits; waitsFor says for what, should the context end first.
@@ -67,6 +90,11 @@ func (e *Engine) quiet(ctx context.Context, op string, quiet <-chan struct{}, wa
 // whether memory may still be touched; call it again to go on. A closed engine returns nil, and so does an idle
 // one whose context has ended before: what is left then is the engine's own and takes no waiting for anybody's
 // work. Close alone is no full drain (see Stats.Gauges): what is the caller's stays charged until it is given back.
+// A registration that is never given back keeps its memory, on a GPU too, beyond Memory.Close.
+//
+// What is retained for lack of a proof (SPEC G-9) keeps no lane: the engine ends, and Close says ErrUnquiesced at once. Each
+// further Close asks the CUDA driver once more, which may take as long as the driver takes, gives back what it proves, and
+// returns nil when nothing is left. Of RDMA devices nothing is asked again (SPEC R-18).
 func (e *Engine) Close(ctx context.Context) error {
 	e.mu.Lock()
 	e.closing.began = true
@@ -76,7 +104,7 @@ func (e *Engine) Close(ctx context.Context) error {
 	if err := e.CloseSource(ctx); err != nil {
 		return renamed(err, "Close")
 	}
-	if err := e.CloseRequester(ctx); err != nil {
+	if err := e.quietRequester(ctx); err != nil {
 		return renamed(err, "Close")
 	}
 	ctx, cancel := withTurns(ctx)
@@ -96,10 +124,35 @@ func (e *Engine) Close(ctx context.Context) error {
 	if err := e.endLanes(ctx); err != nil {
 		return err
 	}
+	e.reclaim()
 	if err := e.rdma.ended(); err != nil {
 		return err
 	}
-	return e.cuda.ended()
+	if err := e.cuda.ended(); err != nil {
+		return err
+	}
+	return e.unproven("Close")
+}
+
+// reclaim asks the CUDA driver once more about what its copies left without a proof, when the lanes have ended. Submissions
+// are given back once nothing else is left that could be what one of them keeps.
+func (e *Engine) reclaim() {
+	e.closing.reclaim.Lock()
+	defer e.closing.reclaim.Unlock()
+	defer e.cuda.rejoin()()
+	if !e.cuda.reclaim() || e.rdma.ended() != nil {
+		return
+	}
+	for _, r := range e.runners {
+		if r.lane.Counts.RetainedDescriptors.Load() > 0 {
+			return
+		}
+	}
+	e.retained.Range(func(key, _ any) bool {
+		key.(*group).reclaim()
+		return true
+	})
+	e.cuda.release()
 }
 
 // closeTurns is what an engine without work needs to end its streams, loops and log, many times over; each of

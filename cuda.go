@@ -141,6 +141,40 @@ func (p *cudaPart) ended() error {
 	return nil
 }
 
+// reclaim asks for the proofs that copies are missing; false: some still are. After the lanes have ended.
+func (p *cudaPart) reclaim() bool {
+	if p == nil {
+		return true
+	}
+	all := true
+	for _, stage := range p.stages {
+		all = stage.Reclaim() && all
+	}
+	return all
+}
+
+// release gives the staging memory back that was kept beside them.
+func (p *cudaPart) release() {
+	if p == nil {
+		return
+	}
+	for _, stage := range p.stages {
+		stage.Release()
+	}
+}
+
+// rejoin has the driver open once more, for the end of what is left on it; something is, so that the platform is known.
+func (p *cudaPart) rejoin() (leave func()) {
+	if p == nil || len(p.resources()) == 0 {
+		return func() {}
+	}
+	platform, err := cuda.Open(p.platform.Calls())
+	if err != nil {
+		return func() {}
+	}
+	return func() { _ = platform.Close() } // as leave
+}
+
 // resources lists what this engine's copies left without a proof (SPEC C-3, G-9).
 func (p *cudaPart) resources() (list []Resource) {
 	if p == nil {

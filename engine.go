@@ -160,8 +160,9 @@ func (e *Engine) loops() []*runner {
 
 // place is one submission's: its entry at the requester's gate, and its charge. Whoever holds it leaves once.
 type place struct {
-	engine *Engine
-	charge budgets.Charge
+	engine  *Engine
+	charge  budgets.Charge
+	outside bool // true exactly when nobody waits for it: its holder's work is retained
 }
 
 // enter takes a place for a submission, open or notification (SPEC U, G-6). The error leaves p empty.
@@ -181,13 +182,21 @@ func (e *Engine) enter(p *place) error {
 // leave gives the place back.
 func (p *place) leave() {
 	p.charge.Repay() // proof: the holder's work has ended
+	if !p.outside {
+		p.engine.requester.Leave()
+	}
+}
+
+// retain lets the engine be closed without the holder, who keeps the charge.
+func (p *place) retain() {
+	p.outside = true
 	p.engine.requester.Leave()
 }
 
 func (p *place) held() bool { return p.charge.Held() }
 
 // move hands the place over.
-func (p *place) move() place { return place{p.engine, p.charge.Move()} }
+func (p *place) move() place { return place{p.engine, p.charge.Move(), p.outside} }
 
 // Endpoint is what peers are told: "host:port". A loopback endpoint serves this host only.
 func (e *Engine) Endpoint() string { return e.endpoint }

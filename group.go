@@ -42,6 +42,7 @@ type group struct {
 	endEarly  func()                 // end, as a value made once
 	quit      <-chan struct{}        // closed when that caller waits no longer; nil: never
 	ended     func()                 // called last, on the lane
+	proven    func()                 // called when the proof comes late that its memory is quiet; nil: nobody is told
 	told      func()                 // what ended is for a synchronous submission
 	done      chan struct{}          // told once, when a synchronous submission has ended
 	waiting   atomic.Uint32          // waitingState of a synchronous submission
@@ -283,6 +284,10 @@ func (g *group) finish() {
 	left := !g.waiting.CompareAndSwap(waitingOn, waitingOver)
 	if !g.drained() {
 		g.engine.retained.Store(g, struct{}{})
+		if left {
+			g.engine.counts.unquiesced.Add(-1) // it is listed as retained from here on
+		}
+		g.place.retain()
 		g.ended()
 		return
 	}
@@ -294,6 +299,21 @@ func (g *group) finish() {
 		g.engine.counts.unquiesced.Add(-1)
 	}
 	g.ended()
+}
+
+// reclaim gives back what a retained group keeps. Proof: that of whoever calls, for each of its tasks.
+func (g *group) reclaim() {
+	for i := range g.tasks {
+		if t := &g.tasks[i]; !t.outcome.Drained {
+			t.release()
+		}
+	}
+	g.bytes.Repay()
+	g.place.leave()
+	if g.proven != nil {
+		g.proven()
+	}
+	g.engine.retained.Delete(g)
 }
 
 // drained is true exactly when no task's memory may still be touched.

@@ -111,7 +111,8 @@ func (m *Memory) unhold() error {
 }
 
 // Close gives up the caller's hold. The memory ends (is unmapped, unpinned, freed, let go) when the last
-// registration and the last admitted transfer have ended, too. A second Close does nothing. The error is an
+// registration and the last admitted transfer have ended, too: a Registration that is not given to Engine.Unregister keeps it,
+// also when its engine is closed, and memory on a GPU stays allocated as long. A second Close does nothing. The error is an
 // ErrUnquiesced: a CUDA driver refused to free the memory, which stays and is listed by RetainedByCUDA.
 func (m *Memory) Close() error {
 	if m.closed.CompareAndSwap(false, true) {

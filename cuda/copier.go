@@ -19,7 +19,8 @@ const Slots = 16
 //	free ─claim─▶ starting ─recorded──▶ flying ─complete──▶ free
 //	                 │  └─nothing taken─▶ free  │ └─query failed─┐
 //	                 └─part taken──────────▶ doubtful ◀──────────┘
-//	         flying, doubtful ─Drain─▶ draining ─stream empty─▶ free, or ─no proof─▶ kept
+//	         flying, doubtful ─Drain─▶ draining ─stream empty─▶ free, or ─no proof─▶ kept ─Prove─▶ free
+//	         flying ─Forsake─▶ forsaken ─Prove─▶ free
 type copier struct {
 	stream *stream
 	free   atomic.Uint32 // a bit for each slot without an operation
@@ -41,9 +42,10 @@ const (
 	slotDoubtful
 	slotDraining
 	slotKept
+	slotForsaken
 )
 
-var slotNames = [...]string{"free", "starting", "in flight", "doubtful", "draining", "kept"}
+var slotNames = [...]string{"free", "starting", "in flight", "doubtful", "draining", "kept", "forsaken"}
 
 func (s slotState) String() string { return slotNames[s] }
 
@@ -54,6 +56,8 @@ type slot struct {
 	state      atomic.Uint32 // slotState
 	generation atomic.Uint32 // of the operation; a Pending of another one is over
 	partner    Partner       // what else the copies touch; belongs to the operation
+	given      bool          // true exactly from Forsake on until Prove has a proof
+	witness    Partner       // what was retained by Forsake beside the memory
 }
 
 // flying counts operations; a copier that is not there has none.
@@ -72,6 +76,7 @@ type Partner interface {
 	lend() error
 	giveBack()
 	keep(reason error)
+	proven() error
 }
 
 func (m *Memory) lend() error {
@@ -85,8 +90,25 @@ func (m *Memory) lend() error {
 	return nil
 }
 
-func (m *Memory) giveBack()         { m.object.uses.Add(-1) }
-func (m *Memory) keep(reason error) { m.object.keep(reason) }
+func (m *Memory) giveBack() { m.object.uses.Add(-1) }
+
+func (m *Memory) keep(reason error) {
+	m.object.doubts.unproven.Add(1)
+	m.object.keep(reason)
+}
+
+// proven takes the proof of what keep was told of.
+func (m *Memory) proven() error {
+	o := m.object
+	if !o.doubts.last() {
+		return nil
+	}
+	o.life.reopen(o.platform())
+	if o.doubts.orphaned.Load() {
+		return m.Drop()
+	}
+	return nil
+}
 
 // Prepared is true exactly when Start can be called.
 func (m *Memory) Prepared() bool { return m.object.copier.Load() != nil }
@@ -355,6 +377,81 @@ func (p Pending) Drain() error {
 func (o *object) unquiesced(c *copier, err error) error {
 	reason := &UnquiescedError{Object: o.String(), Call: "cuStreamSynchronize", Err: err}
 	c.stream.life.retain(o.platform(), KindStream, c.stream.name(o), reason)
+	o.doubts.unproven.Add(1)
 	o.keep(reason)
 	return reason
 }
+
+// Forsake gives up waiting for an operation, or for its drain: memory and partner are retained, until Prove brings the proof.
+func (p Pending) Forsake(reason error) {
+	s := p.take("Forsake", slotFlying, slotDoubtful, slotDraining, slotFree, slotKept)
+	s.state.CompareAndSwap(uint32(slotFlying), uint32(slotForsaken)) // a drain says itself what it finds
+	s.given, s.witness = true, s.partner
+	p.memory.keep(&RetainedError{Object: p.memory.String(), Call: noProof, Err: reason})
+	if s.partner != nil {
+		s.partner.keep(&RetainedError{Object: s.partner.String(), Call: noProof, Err: reason})
+	}
+}
+
+const noProof = "the proof of its quiet is missing"
+
+// Prove asks once more about an operation that was forsaken, or whose Drain found no proof. Nil is the proof, and the
+// operation is over: what was retained for it alone is as before, and ends now if its owner is gone. Nothing is asked that
+// would wait for a device which is known to be at work still. The error is an *UnquiescedError, or what an end was refused
+// with. Slow, and for one goroutine at a time.
+func (p Pending) Prove() error {
+	s, o, c := p.take("Prove", slotFree, slotKept, slotForsaken, slotDoubtful, slotDraining), p.memory.object, p.copier
+	now := slotState(s.state.Load())
+	if now == slotDoubtful || now == slotDraining {
+		return &UnquiescedError{Object: o.String(), Call: "cuStreamSynchronize", Err: errUnfinished}
+	}
+	if err := c.finished(o); err != nil {
+		return err
+	}
+	if now == slotKept {
+		if err := o.context.settle(o.platform().calls.Synchronize(o.handle, c.stream.handle)); err != nil {
+			return &UnquiescedError{Object: o.String(), Call: "cuStreamSynchronize", Err: err}
+		}
+		c.doubts.Add(-1)
+		s.life.reopen(o.platform())
+		c.stream.life.reopen(o.platform()) // proof for all of it: the stream is empty
+	}
+	var refused error
+	prove := func(partner Partner) {
+		if partner != nil {
+			refused = errors.Join(refused, partner.proven())
+		}
+		refused = errors.Join(refused, p.memory.proven())
+	}
+	partner, given, witness := s.partner, s.given, s.witness
+	if s.given, s.witness = false, nil; now != slotFree { // otherwise its drain has come to an end since
+		c.release(o, p.index) // proof: the stream is empty, or the event recorded behind the copies is complete
+	}
+	if now == slotKept {
+		prove(partner)
+	}
+	if given {
+		prove(witness)
+	}
+	return refused
+}
+
+// finished says whether the device is through with all that was forsaken on the stream; nil: it is.
+func (c *copier) finished(o *object) error {
+	for i := range c.slots {
+		s := &c.slots[i]
+		if slotState(s.state.Load()) != slotForsaken {
+			continue
+		}
+		done, err := o.platform().calls.Query(o.handle, s.event)
+		if err = o.context.settle(err); err == nil && !done {
+			err = errUnfinished
+		}
+		if err != nil {
+			return &UnquiescedError{Object: o.String(), Call: "cuEventQuery", Err: err}
+		}
+	}
+	return nil
+}
+
+var errUnfinished = errors.New("the device has not finished it")

@@ -23,7 +23,7 @@ const (
 	open     stage = iota
 	ending         // true exactly while the native call that ends it runs
 	gone           // the native call succeeded
-	retained       // the native call failed, or the proof that must come before it; it is never made (again)
+	retained       // the native call failed and is never made again, or the proof that must come before it is missing
 )
 
 var stageNames = [...]string{"open", "ending", "gone", "retained"}
@@ -34,6 +34,7 @@ func (s stage) String() string { return stageNames[s] }
 type life struct {
 	now    atomic.Uint32
 	reason error // set before now becomes retained
+	entry  *bookEntry
 }
 
 func (l *life) stage() stage { return stage(l.now.Load()) }
@@ -90,9 +91,27 @@ func (l *life) retain(p *Platform, kind Kind, object string, reason error) {
 
 func (l *life) keep(p *Platform, kind Kind, object string, reason error) {
 	l.reason = reason
+	l.entry = p.book.add(kind, object, reason)
 	l.now.Store(uint32(retained))
-	p.book.add(kind, object, reason)
 }
+
+// reopen takes an object back that was retained for lack of a proof, which has come; its end was never asked for.
+func (l *life) reopen(p *Platform) {
+	if l.now.CompareAndSwap(uint32(retained), uint32(open)) {
+		p.book.strike(l.entry)
+	}
+}
+
+// doubts counts what is not proven to have ended of copies that touch memory. Memory that is retained for nothing else is
+// taken back with the last proof.
+type doubts struct {
+	unproven atomic.Int32
+	bound    atomic.Bool // true exactly when it is retained for another reason, too, of which nobody brings a proof
+	orphaned atomic.Bool // true exactly when its last holder has gone, and was told that it is retained
+}
+
+// last takes a proof; true: it was the last one, and nothing else keeps the memory.
+func (d *doubts) last() bool { return d.unproven.Add(-1) == 0 && !d.bound.Load() }
 
 // effectOf says what a failed call may have done; an error of another kind tells nothing.
 func effectOf(err error) Effect {
@@ -126,7 +145,7 @@ type Retained struct {
 	Reason error
 }
 
-// book lists what a platform had to retain. Entries are only added, from any loop.
+// book lists what a platform had to retain. Entries are added, and struck out when a proof comes after all, from any loop.
 type book struct {
 	newest atomic.Pointer[bookEntry]
 	count  atomic.Int64
@@ -134,17 +153,25 @@ type book struct {
 
 type bookEntry struct {
 	Retained
-	older *bookEntry
+	older  *bookEntry
+	struck atomic.Bool // true exactly when the missing proof has come
 }
 
-func (b *book) add(kind Kind, object string, reason error) {
+func (b *book) add(kind Kind, object string, reason error) *bookEntry {
 	entry := &bookEntry{Retained: Retained{kind, object, reason}}
 	for {
 		entry.older = b.newest.Load()
 		if b.newest.CompareAndSwap(entry.older, entry) {
 			b.count.Add(1)
-			return
+			return entry
 		}
+	}
+}
+
+// strike takes an entry out of the list.
+func (b *book) strike(e *bookEntry) {
+	if e.struck.CompareAndSwap(false, true) {
+		b.count.Add(-1)
 	}
 }
 
@@ -152,7 +179,9 @@ func (b *book) add(kind Kind, object string, reason error) {
 func (b *book) list() []Retained {
 	var all []Retained
 	for e := b.newest.Load(); e != nil; e = e.older {
-		all = append(all, e.Retained)
+		if !e.struck.Load() {
+			all = append(all, e.Retained)
+		}
 	}
 	for i, j := 0, len(all)-1; i < j; i, j = i+1, j-1 {
 		all[i], all[j] = all[j], all[i]

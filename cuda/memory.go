@@ -41,6 +41,7 @@ type object struct {
 	lost    atomic.Bool  // true exactly when it was retained for no other reason than a lost Memory
 	synced  atomic.Bool  // true exactly when SYNC_MEMOPS was set here
 	life    life
+	doubts  doubts
 	copier  atomic.Pointer[copier] // nil: not prepared
 	make    gate                   // guards the making of the copier
 
@@ -215,7 +216,8 @@ func (m *Memory) Retained() error {
 // Retain keeps the memory for good, because the proof is missing that something else than its own copies has ended, such
 // as a NIC's registration. It is listed, takes no more copies, and its last Drop answers with the reason.
 func (m *Memory) Retain(reason error) {
-	m.object.keep(&RetainedError{Object: m.String(), Call: "the proof of its quiet is missing", Err: reason})
+	m.object.doubts.bound.Store(true)
+	m.object.keep(&RetainedError{Object: m.String(), Call: noProof, Err: reason})
 }
 
 func (o *object) keep(reason error) { o.life.retain(o.platform(), o.kind(), o.String(), reason) }
@@ -246,6 +248,7 @@ func (m *Memory) Drop() error {
 		n := o.holders.Load()
 		switch {
 		case o.life.stage() == retained && n <= 1:
+			o.doubts.orphaned.Store(true)
 			return o.life.reason
 		case n < 1:
 			panic(fmt.Sprintf("cuda: Drop of %v with %d holders, want at least 1: it has ended", m, n))

@@ -22,6 +22,7 @@ type block struct {
 	bytes   uint64
 	uses    atomic.Int64
 	life    life
+	doubts  doubts
 }
 
 // AllocateHost makes pinned memory of at least one byte in the primary context of a GPU, of which it owns a share. Its
@@ -102,12 +103,26 @@ func (h *Pinned) giveBack() {
 }
 
 func (h *Pinned) keep(reason error) {
+	h.block.doubts.unproven.Add(1)
 	h.block.life.retain(h.block.context.platform, KindPinned, h.String(), reason)
+}
+
+func (h *Pinned) proven() error {
+	b := h.block
+	if !b.doubts.last() {
+		return nil
+	}
+	b.life.reopen(b.context.platform)
+	if b.doubts.orphaned.Load() {
+		return h.Free()
+	}
+	return nil
 }
 
 // Retain keeps the memory for good, because the proof is missing that something is done with it.
 func (h *Pinned) Retain(reason error) {
-	h.keep(&RetainedError{Object: h.String(), Call: "the proof of its quiet is missing", Err: reason})
+	h.block.doubts.bound.Store(true)
+	h.block.life.retain(h.block.context.platform, KindPinned, h.String(), &RetainedError{Object: h.String(), Call: noProof, Err: reason})
 }
 
 // Retained says why it stays for good; nil: it does not.
@@ -126,6 +141,7 @@ func (h *Pinned) Free() error {
 	case gone:
 		return nil
 	case retained:
+		b.doubts.orphaned.Store(true)
 		return b.life.reason
 	}
 	if left := busy(b.String(), false, Debt{"users", b.uses.Load()}); left != nil {

@@ -99,7 +99,12 @@ func (x *slot) finish() {
 // Ended takes the end of the copy (staging.User).
 func (x *slot) Ended(f *staging.Flow, proven bool) {
 	if !proven {
-		f.Keep(x.lease, x.registration, x.charge.Move())
+		lease, registration, charge := x.lease, x.registration, x.charge.Move()
+		f.KeepUntil(func() {
+			lease.Return()
+			registration.Return()
+			charge.Repay() // proof: the copy that touched the slot has ended
+		})
 		x.lease, x.registration = segments.Lease{}, nil
 	}
 	status := netproto.StatusSuccess

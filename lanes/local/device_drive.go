@@ -119,7 +119,12 @@ func (t *Transfer) Ended(f *staging.Flow, proven bool) {
 	}
 	if !proven {
 		t.device.unproven = true
-		f.Keep(t.from, t.to, t.remote)
+		from, to, remote := t.from, t.to, t.remote
+		f.KeepUntil(func() {
+			from.Return()
+			to.Return()
+			remote.Return()
+		})
 		t.from, t.to, t.remote = segments.Lease{}, segments.Lease{}, nil
 	}
 	if t.device.fault == nil {

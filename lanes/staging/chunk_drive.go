@@ -94,7 +94,9 @@ func (c *chunk) Receive(*reactor.Letter, reactor.Instant) {
 	if c.forlorn {
 		return // it is in a residue
 	}
-	c.pending = cuda.Pending{}
+	if c.drained == nil {
+		c.pending = cuda.Pending{}
+	}
 	c.stage.drained(c)
 }
 

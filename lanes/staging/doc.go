@@ -6,7 +6,8 @@
 // A Stage owns its chunks, each with its charge, from the first Prepare to Close, and the lane's signal; a Flow owns the
 // chunks that were lent to it until the wire and the device are done with them. A copy belongs to its chunk: it ends
 // with the event behind it, or with a drain on the cold loop, and when neither proves its end the chunk, its charge, the
-// device memory, and the user's lease and loans stay in a Residue for good.
+// device memory, and the user's lease and loans stay in a Residue: for good, unless the driver proves the end when Reclaim
+// asks once more, after Close.
 //
 // It imports cuda, lanes, reactor, segments and budgets. The machines decide and do nothing else; the drives act.
 //

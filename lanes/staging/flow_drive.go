@@ -360,6 +360,12 @@ func (f *Flow) Keep(owners ...any) {
 	f.residue = nil
 }
 
+// KeepUntil says besides how that is given back, should a later proof come (Reclaim). Only inside Ended, instead of Keep.
+func (f *Flow) KeepUntil(giveBack func()) {
+	f.residue.giveBack = giveBack
+	f.residue = nil
+}
+
 // Expire ends the waiting for a first chunk, or for a drain (reactor.TimerHandler).
 func (f *Flow) Expire(*reactor.Timer, reactor.Instant) {
 	if f.state == flowWaiting {

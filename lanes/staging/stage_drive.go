@@ -327,11 +327,7 @@ func (s *Stage) forsakeHung(now reactor.Instant) {
 // forsake retains what a copy touches that nobody waits for any more.
 func (s *Stage) forsake(c *chunk) {
 	c.forlorn = true
-	p := &c.flow.plan
-	p.Memory.Retain(ErrHung)
-	if partner, ok := c.partner(p).(interface{ Retain(error) }); ok {
-		partner.Retain(ErrHung)
-	}
+	c.pending.Forsake(ErrHung)
 }
 
 // suspect notes errors after which a device takes no more work in this process.

@@ -211,15 +211,75 @@ func (s *Stage) Abandon() {
 	}
 }
 
-// Residue is what one flow keeps for good, because nobody can prove that the device is done with it: chunks, charges,
-// device memory, the lease and loans of its user (SPEC G-9).
+// Residue is what one flow keeps because nobody can prove that the device is done with it: chunks, charges, device
+// memory, the lease and loans of its user (SPEC G-9). It stays for good, unless Reclaim finds the proof.
 type Residue struct {
 	Object string
 	Bytes  uint64 // of the flow
 	Reason error
 
-	owners []any // keeps them reachable
-	older  *Residue
+	owners   []any // keeps them reachable
+	chunks   []*chunk
+	giveBack func() // what the user's are given back with; nil: they stay, whatever is proven
+	older    *Residue
+}
+
+// Reclaim asks the driver once more about what copies left without a proof, and gives leases and loans back where it proves
+// their end. False: something is left. Only after the stage is closed and the lane has ended, by one goroutine at a time. Slow:
+// it may wait for the driver.
+func (s *Stage) Reclaim() bool {
+	var left []*Residue
+	for r := s.residues.Load(); r != nil; r = r.older {
+		kept := *r
+		if err := s.reclaim(&kept); err != nil {
+			kept.Reason = err
+			left = append(left, &kept)
+			continue
+		}
+		s.counts.retained.Add(-1)
+	}
+	var list *Residue
+	for i := len(left) - 1; i >= 0; i-- {
+		left[i].older, list = list, left[i]
+	}
+	s.residues.Store(list)
+	return list == nil
+}
+
+// reclaim gives back what one flow kept, if all of its copies are proven to have ended. The error says what is not.
+func (s *Stage) reclaim(r *Residue) error {
+	if r.giveBack == nil {
+		return r.Reason
+	}
+	for _, c := range r.chunks {
+		if !c.pending.Started() {
+			continue // it was proven before
+		}
+		if err := c.pending.Prove(); errors.Is(err, cuda.ErrUnquiesced) {
+			return err
+		}
+		c.pending = cuda.Pending{} // what the driver refused to end is listed by its owner
+	}
+	r.giveBack() // proof: no copy of the flow touches anything any more
+	return nil
+}
+
+// Release frees the chunks that were kept, once Reclaim has left nothing and nobody else, such as a network device, may
+// touch one. The rest as Reclaim.
+func (s *Stage) Release() {
+	made := s.farewell.made
+	if made == nil {
+		return
+	}
+	for role := range made.chunks {
+		for i := range made.chunks[role] {
+			if c := &made.chunks[role][i]; c.state == chunkKept {
+				c.state = chunkRoom
+				c.unpin()
+			}
+		}
+	}
+	made.repay(s)
 }
 
 // Residues lists them, the newest first; any goroutine.
@@ -238,7 +298,7 @@ func (s *Stage) retain(f *Flow) *Residue {
 	}
 	p := f.pool()
 	for _, c := range f.chunks[:f.held] {
-		r.owners = append(r.owners, c)
+		r.chunks = append(r.chunks, c)
 		c.flow = nil
 		p.lose()
 	}

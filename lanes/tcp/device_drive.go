@@ -112,7 +112,8 @@ func (t *Transfer) Advanced(*staging.Flow) {
 // Ended goes on, or reports (staging.User). Only bytes of which the device took a copy may have changed the range.
 func (t *Transfer) Ended(f *staging.Flow, proven bool) {
 	if !proven {
-		f.Keep(t.lease)
+		lease := t.lease
+		f.KeepUntil(func() { lease.Return() })
 		t.lease = segments.Lease{}
 	}
 	o := t.device.outcome

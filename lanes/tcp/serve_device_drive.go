@@ -189,7 +189,11 @@ func (h *serving) Advanced(*staging.Flow) { h.step() }
 // Ended goes on, or ends the frame (staging.User).
 func (h *serving) Ended(f *staging.Flow, proven bool) {
 	if !proven {
-		f.Keep(h.lease, h.registration)
+		lease, registration := h.lease, h.registration
+		f.KeepUntil(func() {
+			lease.Return()
+			registration.Return()
+		})
 		h.lease, h.registration = segments.Lease{}, nil
 	}
 	if h.device.over {

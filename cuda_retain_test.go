@@ -1,0 +1,197 @@
+package orbitte
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/orbitte/orbitte/cuda"
+	"github.com/orbitte/orbitte/cuda/simcuda"
+)
+
+// hungCopy is an engine with device memory that has asked another one, also with device memory, for a transfer in which a
+// copy of one of the two is not proven to have ended.
+type hungCopy struct {
+	*cudaSim
+	engines  [2]*Engine
+	drivers  [2]*simcuda.Driver
+	memories [2]*Memory
+	handles  [2]*Registration
+	batch    *Batch
+	report   Report
+	err      error
+	listed   int // retained before
+}
+
+func newHungCopy(t *testing.T, requester bool, kept int64, faults []simcuda.Fault) *hungCopy {
+	t.Helper()
+	h := &hungCopy{cudaSim: newCUDASim(t, 7), listed: len(RetainedByCUDA())}
+	keepsOnPurpose(t, kept)
+	for i, host := range []string{"10.0.0.1:0", "10.0.0.2:0"} {
+		name := []string{"requester", "source"}[i]
+		h.drivers[i] = h.process(name, []netip.Addr{hostA, hostB}[i], simcuda.Options{})
+		e, err := Open(h.config(h.processes[h.drivers[i]], Config{
+			CUDA: h.drivers[i], SourceTimeout: time.Second, Limits: Limits{StagingChunkBytes: 1009, PinnedStagingBytes: 4 * 1009},
+		}, host))
+		must(t, err)
+		h.Add(func() bool { return e.Progress(time.Minute) })
+		m, err := AllocateDevice(h.drivers[i], 0, 3000)
+		must(t, err)
+		r, err := e.Register(m, 0, 3000, ReadWrite)
+		must(t, err)
+		h.engines[i], h.memories[i], h.handles[i] = e, m, r
+	}
+	segment, err := h.engines[0].OpenSegment(soon(t), h.engines[1].Endpoint(), h.engines[1].Epoch())
+	must(t, err)
+	driver := h.drivers[1]
+	if requester {
+		driver = h.drivers[0]
+	}
+	driver.Plan(faults...)
+	h.batch, err = h.engines[0].Submit(soon(t), []Request{{
+		Operation: Write, Segment: segment, Local: h.memories[0].Address(), Remote: h.memories[1].Address(), Length: 3000,
+	}})
+	must(t, err)
+	h.report, h.err = h.batch.Wait(soon(t))
+	must(t, h.batch.Free())
+	return h
+}
+
+// victim is the engine whose copy it was, and which of the two that is. It waits until the engine has given the copy up.
+func (h *hungCopy) victim(requester bool) (e *Engine, i int) {
+	if !requester {
+		i = 1
+	}
+	h.until(5*time.Minute, func() bool { return len(h.engines[i].RetainedResources()) > 0 })
+	return h.engines[i], i
+}
+
+// finish gives everything back that is the program's, and checks that nothing is left.
+func (h *hungCopy) finish(t *testing.T) {
+	t.Helper()
+	over, stop := context.WithCancel(context.Background())
+	stop()
+	for i, e := range h.engines {
+		must(t, e.Unregister(over, h.handles[i]))
+		must(t, h.memories[i].Close())
+		isDrained(t, e)
+	}
+	if list := RetainedByCUDA(); len(list) > h.listed {
+		t.Errorf("retained: %v", list)
+	}
+}
+
+// An engine that retains what a copy may still touch can be closed: Close says at once what it keeps, as often as it is
+// asked, and everything stays owned and charged. Once the driver proves the end, a later Close succeeds and gives all back,
+// also what its owner has closed meanwhile.
+//
+// proves C-3, G-6, G-9, U-1, U-2
+func TestCloseGivesBackWhatACopyRetainedOnceTheDriverProvesItsEnd(t *testing.T) {
+	for _, requester := range []bool{true, false} {
+		for _, early := range []bool{true, false} { // the program gives its part back before the proof comes, or after
+			t.Run(fmt.Sprintf("requester %t, early %t", requester, early), func(t *testing.T) {
+				h := newHungCopy(t, requester, 0, []simcuda.Fault{{Kind: simcuda.SlowCopy, By: time.Hour, Count: 1}})
+				if requester {
+					wants(t, h.err, ErrUnquiesced)
+				}
+				e, i := h.victim(requester)
+				if early {
+					over, stop := context.WithTimeout(context.Background(), time.Millisecond)
+					defer stop()
+					wants(t, e.Unregister(over, h.handles[i]), ErrUnquiesced)
+					must(t, h.memories[i].Close())
+				}
+				closeEngine(t, h.engines[1-i])
+				for range 3 {
+					mentions(t, wants(t, e.Close(soon(t)), ErrUnquiesced).Error(), "copy", "RetainedResources")
+					kinds := map[string]int{}
+					for _, r := range e.RetainedResources() {
+						kinds[r.Kind]++
+					}
+					if c := e.Stats().CUDA; kinds["GPU copy"] != 1 || kinds["submission"] != map[bool]int{true: 1}[requester] || gauge(t, e, "pinned staging").Used == 0 || c.Allocations == 0 {
+						t.Errorf("retained: %v, %+v", e.RetainedResources(), c)
+					}
+					if used := gauge(t, e, "requester bytes in flight").Used; requester && used != 3000 {
+						t.Errorf("%d bytes are charged", used)
+					}
+				}
+				h.Advance(2 * time.Hour)
+				closeEngine(t, e)
+				closeEngine(t, e)
+				h.finish(t)
+			})
+		}
+	}
+}
+
+// Close asks the driver once more for what a failed drain did not prove.
+//
+// proves C-3, G-9
+func TestCloseDrainsOnceMoreWhatCouldNotBeDrained(t *testing.T) {
+	for _, requester := range []bool{true, false} {
+		h := newHungCopy(t, requester, 0, []simcuda.Fault{
+			{Kind: simcuda.FailCall, Call: simcuda.CallQuery}, {Kind: simcuda.FailCall, Call: simcuda.CallSynchronize},
+		})
+		if requester {
+			wants(t, h.err, ErrUnquiesced)
+		}
+		e, i := h.victim(requester)
+		closeEngine(t, h.engines[1-i])
+		closeEngine(t, e)
+		h.finish(t)
+	}
+}
+
+// What a GPU that is lost may touch is kept for good: each Close says so at once.
+//
+// proves C-3, G-6, G-9
+func TestCloseKeepsForGoodWhatALostGPUMayTouch(t *testing.T) {
+	h := newHungCopy(t, true, 3, []simcuda.Fault{ // the program's memory, and a chunk for each copy
+		{Kind: simcuda.SlowCopy, By: time.Second}, {Kind: simcuda.LoseDevice, Device: 1, At: 10 * time.Millisecond, Result: cuda.ECCUncorrectable},
+	})
+	h.deliberate[h.drivers[0]] = true
+	wants(t, h.err, ErrUnquiesced)
+	e, _ := h.victim(true)
+	for range 3 {
+		wants(t, e.Close(soon(t)), ErrUnquiesced)
+		h.Advance(time.Hour)
+	}
+	wants(t, e.CloseRequester(soon(t)), ErrUnquiesced)
+	if gauge(t, e, "requester bytes in flight").Used != 3000 || gauge(t, e, "async batches").Used != 1 || len(RetainedByCUDA()) == h.listed {
+		t.Errorf("what is retained is not charged: %+v", e.Stats().Gauges)
+	}
+	closeEngine(t, h.engines[1])
+	must(t, h.engines[1].Unregister(soon(t), h.handles[1]))
+	must(t, h.memories[1].Close())
+	must(t, h.memories[0].Close())
+}
+
+// Memory on a GPU stays as long as anything holds it, its handle or a registration, whichever ends last, and whether the
+// engine is open or closed; then it is freed at once.
+//
+// proves M-1, C-2
+func TestARegistrationHoldsDeviceMemoryBeyondItsEngine(t *testing.T) {
+	s := newCUDASim(t, 8)
+	d := s.process("one", hostA, simcuda.Options{})
+	e := s.engine(d, Config{CUDA: d})
+	m, err := AllocateDevice(d, 0, 4096)
+	must(t, err)
+	first, err := e.Register(m, 0, 4096, ReadWrite)
+	must(t, err)
+	second, err := e.Register(m, 0, 100, ReadWrite)
+	must(t, err)
+	must(t, m.Close())
+	closeEngine(t, e)
+	for i, r := range []*Registration{first, second} {
+		if left := d.Live().Allocations; left != 1 {
+			t.Errorf("%d allocations before the end of registration %d", left, i)
+		}
+		must(t, e.Unregister(soon(t), r))
+	}
+	if left := d.Live(); left != (simcuda.Live{}) {
+		t.Errorf("left after the last registration: %+v", left)
+	}
+	isDrained(t, e)
+}
