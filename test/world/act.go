@@ -143,6 +143,9 @@ func (r *run) register(a faults.Action) string {
 	if l == nil || m == nil || m.life != l || r.registrations[a.Int(faults.Registration)] != nil {
 		return absent
 	}
+	if l.caller != nil && l.native != nil && (l.reaches() || l.slot.config.Bool(faults.RemoteStaging)) {
+		return busy // one that fails waits for the cold loop, which the call that waits would have to drive
+	}
 	handle, err := r.registerOnce(l, m, a)
 	if err != nil {
 		return class(err)
