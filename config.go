@@ -42,9 +42,9 @@ const (
 type Progress uint8
 
 const (
-	// Adaptive spins for a bounded time after work, then blocks. On epoll, and without Config.CPUs, a SubmitAndWait that
-	// finds its peer's lane idle turns the lane itself, which saves two wake-ups; the caller's thread then does the lane's
-	// work for the length of the call. So does EventDriven.
+	// Adaptive spins for a bounded time after work, then blocks. On epoll, and without Config.CPUs, a SubmitAndWait of at
+	// most 64 KiB that is alone and finds its peer's lane idle turns the lane itself, which saves two wake-ups; the
+	// caller's thread then does the lane's work for the length of the call. So does EventDriven.
 	Adaptive Progress = iota
 	// EventDriven blocks as soon as a lane is idle.
 	EventDriven
@@ -59,7 +59,8 @@ const (
 type KernelChoice uint8
 
 const (
-	// Auto takes io_uring where the system lets it and epoll otherwise; Stats says which and why.
+	// Auto takes epoll in the Adaptive and EventDriven modes without Config.CPUs, where a caller turns the lane itself (see
+	// Adaptive); otherwise io_uring where the system lets it, and epoll where not. Stats says which and why.
 	Auto KernelChoice = iota
 	// IOUring fails at Open where io_uring cannot be used.
 	IOUring

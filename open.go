@@ -183,15 +183,21 @@ func (e *Engine) mode() reactor.Mode {
 	return [...]reactor.Mode{Adaptive: reactor.Adaptive, EventDriven: reactor.EventDriven, Busy: reactor.Busy, Manual: reactor.Manual}[e.config.Progress]
 }
 
-// openKernel opens one lane's kernel and says why it is this one (SPEC L-1). The cold lane has no
-// sockets and takes epoll, which needs fewest resources.
+// openKernel opens one lane's kernel and says why it is this one (SPEC L-1). The cold lane has no sockets and takes epoll,
+// which needs fewest resources. So does Auto where callers may turn the lane themselves, which a ring does not allow: two
+// hand-overs between threads cost a small request five to ten times the rest of its round trip, and the ring gains less.
 func (e *Engine) openKernel(lane int) (reactor.Kernel, string, error) {
 	if e.config.OpenKernel != nil {
 		kernel, err := e.config.OpenKernel(lane)
 		return kernel, "given by Config.OpenKernel", err
 	}
 	any := e.config.Progress == Manual
-	plain := epoll.Options{AnyThread: any, Guests: lane >= 0 && e.config.Progress <= EventDriven}
+	guests := lane >= 0 && e.config.Progress <= EventDriven
+	plain := epoll.Options{AnyThread: any, Guests: guests}
+	if guests && e.config.Kernel == Auto && len(e.config.CPUs) == 0 {
+		kernel, err := epoll.New(plain)
+		return kernel, "synchronous calls turn their lane themselves, which io_uring does not allow", err
+	}
 	if lane >= 0 && e.config.Kernel != Epoll {
 		kernel, err := uring.New(uring.Options{AnyThread: any})
 		if err == nil {

@@ -170,7 +170,12 @@ func TestKernelChoiceAndItsReasonAreInStats(t *testing.T) {
 			t.Fatalf("kernel %q because %q, loop %q", s.Kernel, s.KernelReason, s.Lanes[0].Loop.Kernel)
 		}
 	})
-	s := newEngine(t, Config{}).Stats()
+	for _, progress := range []Progress{Adaptive, EventDriven} { // callers turn the lanes themselves, unless those are bound
+		if s := newEngine(t, Config{Progress: progress}).Stats(); s.Kernel != "epoll" || !strings.Contains(s.KernelReason, "themselves") {
+			t.Fatalf("%v: kernel %q because %q", progress, s.Kernel, s.KernelReason)
+		}
+	}
+	s := newEngine(t, Config{CPUs: allowedCPUs()}).Stats()
 	var refused *uring.Unavailable
 	if err := uring.Probe(); errors.As(err, &refused) {
 		if s.Kernel != "epoll" || s.KernelReason != err.Error() {

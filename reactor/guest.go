@@ -10,8 +10,8 @@ import "time"
 //	nobody ──┤                             ├──▶ nobody: the host waits in Idle, or rests while guests come and go
 //	         └────────── host ── asleep ───┘
 //
-// Waiting so that a guest can enter costs two system calls more than waiting in Poll. A host that has had work again and
-// again and no guest, as that of a source, waits in Poll, until a caller has found it there.
+// Waiting so that a guest can enter costs two system calls more than waiting in Poll. A host that has had no guest yet, or
+// none in a while although it had work, as that of a source, waits in Poll, until a caller has found it there.
 
 // Who turns the loop: Loop.turner.
 const (
@@ -56,15 +56,14 @@ type Visit interface {
 }
 
 // Enter makes the caller, on any goroutine, the one who turns the loop until Stay has returned; false when the loop
-// takes no guests, or somebody turns it already; a host that only waits is then ready for guests once it has been woken.
-// What the guest posts in between wakes nobody.
+// takes no guests, or somebody turns it already; a host that waits in Poll is woken and ready for guests then. What the guest posts in between wakes nobody.
 func (l *Loop) Enter() bool {
 	if l.guests == nil {
 		return false
 	}
 	if !l.turner.CompareAndSwap(nobody, guest) {
-		if l.turner.Load() == host && !l.knocked.Load() {
-			l.knocked.Store(true)
+		if l.turner.Load() == host && !l.knocked.Swap(true) {
+			l.wake() // the letter that follows need not
 		}
 		return false
 	}

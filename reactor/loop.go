@@ -152,7 +152,7 @@ func NewLoop(k Kernel, o Options) *Loop {
 		spinner:    newSpinner(o.Spin),
 	}
 	if g, ok := k.(GuestKernel); ok && g.Guests() && o.Guests && o.Mode <= EventDriven && len(o.CPUs) == 0 {
-		l.guests = g
+		l.guests, l.unvisited = g, unvisitedMost
 	}
 	return l
 }
