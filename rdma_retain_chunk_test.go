@@ -103,6 +103,9 @@ func keptChunk(t *testing.T, name string) {
 	ended, stop := context.WithTimeout(context.Background(), time.Millisecond)
 	defer stop()
 	text := wants(t, e.Close(ended), ErrUnquiesced).Error()
+	if used := gauge(t, e, "RDMA regions of pinned chunks, lane 0").Used; name == "source" && used != 2 {
+		t.Errorf("%d regions are left, want those of the one chunk on both devices", used)
+	}
 	if !strings.Contains(text, "RetainedResources") {
 		t.Errorf("Close says %s", text)
 	}

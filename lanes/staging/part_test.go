@@ -48,6 +48,13 @@ func TestAPartIsClearedOfWhatOthersLeft(t *testing.T) {
 			t.Errorf("the same tenant finds % x: what is its own is cleared, or what is not is left", p.Bytes())
 		}
 	})
+	run(Out, 64, func(Part) {})
+	run(In, 64, func(p Part) {
+		p.Clear(Tenant{1})
+		if !bytes.Equal(p.Bytes(), empty) {
+			t.Errorf("a tenant finds % x of what came in between", p.Bytes())
+		}
+	})
 	run(In, 8, func(p Part) {
 		p.Clear(Tenant{2})
 		if !bytes.Equal(p.Bytes(), empty[:8]) {
