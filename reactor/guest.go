@@ -76,9 +76,12 @@ func (l *Loop) Stay(v Visit) {
 	l.counts.visits.add(1)
 	l.now = l.kernel.Now()
 	end, until := l.now.After(l.spinner.current), Past
-	for !v.Over() {
+	for vain := 0; !v.Over(); {
 		if l.turn(until) {
 			end = max(end, l.now.After(l.spinner.span(l.moved)))
+			vain = 0
+		} else {
+			vain = l.vainly(vain)
 		}
 		if until = Past; l.now >= end || l.options.Mode == EventDriven {
 			until = Forever
@@ -187,11 +190,14 @@ func (l *Loop) work() Instant {
 	l.handed.Store(false)
 	l.resting.Store(false)
 	before := l.counts.completions.get()
-	for {
+	for vain := 0; ; {
 		if l.turn(Past) {
 			l.spinner.worked(l.now, l.moved)
+			vain = 0
 		} else if l.patience() != Past {
 			break
+		} else {
+			vain = l.vainly(vain)
 		}
 		if l.stopped.Load() {
 			return Past

@@ -46,6 +46,8 @@ const (
 	// looksBeforeYield is how many turns in a row, of about 1 µs each, a loop may look in vain at queues that owe before it
 	// lets others have its CPU between the looks: the peer, or a device in software, may need just that.
 	looksBeforeYield = 50
+	// spinsBeforeYield is the same for a loop that spins: longer than an answer takes (8 µs) from a peer that runs.
+	spinsBeforeYield = 12
 )
 
 // Options of a loop. Zero values choose the defaults named with each field.
@@ -188,13 +190,29 @@ func (l *Loop) pass(vain int) int {
 	case l.turn(l.patience()):
 		l.spinner.worked(l.now, l.moved)
 		return 0
-	case l.options.Mode != Busy && l.owed():
+	case l.options.Mode == Busy:
+	case l.owed():
 		if vain++; vain > looksBeforeYield {
-			l.counts.yields.add(1)
-			yield()
+			l.giveWay()
 		}
+	default:
+		vain = l.vainly(vain)
 	}
 	return vain
+}
+
+// vainly counts a turn that found nothing, and lets others run from time to time while the loop spins: what it waits for
+// may be a peer on the same CPU, where the system puts threads that it wakes although another CPU is free.
+func (l *Loop) vainly(vain int) int {
+	if vain++; vain%spinsBeforeYield == 0 {
+		l.giveWay()
+	}
+	return vain
+}
+
+func (l *Loop) giveWay() {
+	l.counts.yields.add(1)
+	yield()
 }
 
 // patience says until when the next turn may block, apart from timers and pending work.

@@ -186,6 +186,9 @@ func TestAdaptiveLoopSpinsThenBlocks(t *testing.T) {
 	if s.Spins < 18 || s.Spins > 21 || s.Sleeps != 1 || s.Turns > 24 {
 		t.Fatalf("spun %d times for 20 µs of 1 µs polls, then slept %d times, %d turns", s.Spins, s.Sleeps, s.Turns)
 	}
+	if s.Yields != s.Spins/spinsBeforeYield {
+		t.Fatalf("let others run %d times in %d turns that found nothing", s.Yields, s.Spins)
+	}
 }
 
 // proves L-4: busy never blocks, and asks the kernel not to read its clock.

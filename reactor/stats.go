@@ -12,7 +12,7 @@ type Stats struct {
 
 	Turns       uint64 // passes
 	Spins       uint64 // passes that found nothing and did not block
-	Yields      uint64 // passes after which other threads were let run first, while a queue owed
+	Yields      uint64 // passes after which other threads were let run first, while a queue owed or the loop spun
 	Sleeps      uint64 // passes that were ready to block
 	Wakes       uint64 // wake-ups asked of the kernel by Post, Stop and guests that left work behind
 	Visits      uint64 // calls that turned the loop themselves
