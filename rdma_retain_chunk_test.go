@@ -1,7 +1,6 @@
 package orbitte
 
 import (
-	"context"
 	"net/netip"
 	"strings"
 	"syscall"
@@ -27,8 +26,7 @@ func TestAChunkThatADeviceMayStillReachIsKept(t *testing.T) {
 func keptChunk(t *testing.T, name string) {
 	const size, chunk = 256 << 10, 64 << 10
 	s := newRDMASim(t, 145, simverbs.Hardware)
-	// The range, the one chunk, and messages; at a requester also the other chunks and what its lane has, which does not end.
-	keepsOnPurpose(t, map[string]int64{"requester": 12, "source": 3}[name])
+	keepsOnPurpose(t, 3) // the range, the one chunk, and messages
 	s.deliberate[name] = true
 	c := &cudaSim{sim: s.sim, processes: map[*simcuda.Driver]*simkernel.Process{}, hosts: map[*simcuda.Driver]netip.Addr{}, deliberate: map[*simcuda.Driver]bool{}}
 	keeping := chunked(chunk, 4)
@@ -100,10 +98,8 @@ func keptChunk(t *testing.T, name string) {
 	if memories[name].backing.Quiet() {
 		t.Error("the range on the GPU is not leased any more")
 	}
-	ended, stop := context.WithTimeout(context.Background(), time.Millisecond)
-	defer stop()
-	text := wants(t, e.Close(ended), ErrUnquiesced).Error()
-	if used := gauge(t, e, "RDMA regions of pinned chunks, lane 0").Used; name == "source" && used != 2 {
+	text := wants(t, e.Close(soon(t)), ErrUnquiesced).Error()
+	if used := gauge(t, e, "RDMA regions of pinned chunks, lane 0").Used; used != 2 {
 		t.Errorf("%d regions are left, want those of the one chunk on both devices", used)
 	}
 	if !strings.Contains(text, "RetainedResources") {
