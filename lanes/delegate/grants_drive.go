@@ -43,9 +43,7 @@ func (g *grants) idle(t *Transfer) *grantedPart {
 	x.Done = func(*rdma.Transfer) {
 		x.flying = false
 		g.note(x)
-		t.within++
-		t.partEnded(x.part, &x.Outcome)
-		t.within--
+		t.partEnded(x.part, &x.Outcome) // last: all of this may have another owner when it returns
 	}
 	g.parts = append(g.parts, x)
 	return x

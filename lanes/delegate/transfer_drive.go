@@ -72,7 +72,6 @@ type Transfer struct {
 	pausing   bool // true exactly while it waits to ask again
 	cancelled bool
 	undrained bool
-	within    int  // calls of parts that tell their end and have not returned: it does not end inside them, since they go on
 	busy      bool // true exactly inside advance
 	again     bool
 	encoders  [3]func([]byte) []byte
@@ -163,10 +162,6 @@ func (t *Transfer) advance() {
 		t.again = false
 		t.look()
 		next := t.machine.next(t.asking)
-		if next == stepDone && t.within > 0 {
-			t.lane().Arm(&t.timer, t.lane().Now(), t)
-			break
-		}
 		if next == stepDone { // its owner may have it at once: nothing of it is touched any more
 			t.busy = false
 			t.end()
@@ -358,7 +353,7 @@ func (t *Transfer) granted() {
 	t.pause = min(2*t.pause, askAgainMax)
 }
 
-// Expire asks again, or gives up; or it ends what could not end inside another's call (reactor.TimerHandler).
+// Expire asks again, or gives up (reactor.TimerHandler).
 func (t *Transfer) Expire(_ *reactor.Timer, now reactor.Instant) {
 	waited := t.pausing
 	if t.pausing = false; waited && now >= t.Deadline {

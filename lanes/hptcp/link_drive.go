@@ -362,8 +362,7 @@ func (l *link) bury(fault *lanes.Fault, end loss) {
 		if own.Stage == "" {
 			own.Stage = "payload"
 		}
-		t.fail(&own, true)
-		t.settle()
+		t.fail(&own, true) // last: it may have ended, and have another owner
 	}
 	l.slots, l.box, l.free, l.used, l.inFlight = l.slots[:0], l.box[:0], -1, 0, 0
 }

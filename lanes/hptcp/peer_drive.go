@@ -198,7 +198,9 @@ func (p *Peer) choose(c class, t *Transfer) *link {
 	for i := first; i <= last; i++ {
 		l := p.links[i]
 		if l.state == linkAbsent {
-			l.open()
+			if l.open(); p.waiting[c].head != t { // there is no stream for it: it has ended, and is not to be touched
+				return l
+			}
 		}
 		if l.state == linkReady && l.room(t) && (best == nil || l.inFlight < best.inFlight) {
 			best = l

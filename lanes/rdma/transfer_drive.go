@@ -137,7 +137,8 @@ type leg struct {
 
 func (l *leg) connection() *Connection { return l.claim.Hold.Connection }
 
-// Start runs the transfer, on the lane of the rails and of the peer's channel. Done follows, perhaps at once.
+// Start runs the transfer, on the lane of the rails and of the peer's channel. Done follows, never from inside Start or Cancel;
+// nothing touches the transfer after it.
 func (t *Transfer) Start(r *Rails, p *Peer) {
 	if t.machine.stage != transferIdle {
 		panic("rdma: Start of a transfer that is at " + t.machine.stage.String() + ", want idle")

@@ -11,13 +11,13 @@ import (
 	"github.com/orbitte/orbitte/verbs"
 )
 
-// Cancel ends the transfer early; Done follows, possibly at once. A commit under way goes on: it is bounded, and would
+// Cancel ends the transfer early; Done follows. A commit under way goes on: it is bounded, and would
 // otherwise leave the range half changed (SPEC T-1).
 func (t *Transfer) Cancel() { t.halted(lanes.Cancelled, nil) }
 
 func (t *Transfer) halted(why lanes.Cause, err error) {
 	switch t.machine.stage {
-	case transferIdle, transferHalting, transferAbandoning, transferFlushing, transferParting:
+	case transferIdle, transferHalting, transferAbandoning, transferFlushing, transferParting, transferEnded:
 	case transferChecking:
 		t.check.exchange.Cancel()
 	case transferWalking:
@@ -257,8 +257,13 @@ func (t *Transfer) conclude(f *lanes.Fault) {
 	t.report()
 }
 
-// report is the end.
+// report is the end, but for Done. Whoever is told of it may use the transfer again at once, on another lane even, so nothing
+// may touch it after Done; and what calls this goes on with it, at many depths. So Done has a call of its own, in this turn or
+// the next.
 func (t *Transfer) report() {
+	if t.machine.stage == transferEnded {
+		panic("rdma: end of a transfer that is at " + t.machine.stage.String() + ", want under way")
+	}
 	if t.registered != nil {
 		t.registered.Return() // proof: giveBack, which takes it away when there is none
 		t.registered = nil
@@ -279,11 +284,21 @@ func (t *Transfer) report() {
 		counts.WritesDone.Add(1)
 		counts.BytesWritten.Add(t.Length)
 	}
-	t.machine.stage = transferIdle
+	t.machine.stage = transferEnded
+	t.rails.lane.Arm(&t.clock, t.rails.lane.Now(), (*transferEnd)(t))
+}
+
+// transferEnd is the handler of the timer for Done.
+type transferEnd Transfer
+
+// Expire (reactor.TimerHandler).
+func (x *transferEnd) Expire(*reactor.Timer, reactor.Instant) {
+	t := (*Transfer)(x)
 	r := t.rails
+	t.machine.stage = transferIdle
 	r.upper.ended(t)
 	r.pending--
-	t.Done(t)
+	t.Done(t) // nothing touches it from here on
 	r.settle()
 }
 
@@ -310,12 +325,8 @@ func (u *upper) ended(t *Transfer) {
 
 // shut ends all transfers, because the lane ends.
 func (u *upper) shut() {
-	for t := u.running; t != nil; {
-		behind := t.behind
+	for t := u.running; t != nil; t = t.behind { // none leaves the list meanwhile (see report); who joins it is a walk's own
 		t.halted(lanes.Closed, ErrClosed)
-		if t = behind; t != nil && t.machine.stage == transferIdle { // it ended with the one before
-			t = u.running
-		}
 	}
 }
 

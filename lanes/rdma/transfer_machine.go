@@ -9,7 +9,7 @@ import (
 
 // transferStage is how far a transfer has come, at the requester (SPEC R-13).
 //
-//	connecting ─▶ room ─▶ stocking ─▶ leasing ─▶ granting ─▶ moving ─▶ receipt ─▶ [commit] ─▶ [parting] ─▶ ended
+//	connecting ─▶ room ─▶ stocking ─▶ leasing ─▶ granting ─▶ moving ─▶ receipt ─▶ [commit] ─▶ [parting] ─▶ ended ─Done─▶ idle
 //	     ▲                                          │ cache miss: at most twice (SPEC R-15)
 //	     └──────────────────────────────────────────┘
 //	connecting ──a pair of NICs could not be connected──▶ connecting over others, once
@@ -34,11 +34,12 @@ const (
 	transferAbandoning
 	transferFlushing // what devices wrote to a GPU is made visible to it
 	transferParting  // private connections end
+	transferEnded    // only Done is left
 )
 
 var transferStageNames = [...]string{
 	"idle", "check", "parts", "waiting for queue pairs", "RDMA connection", "waiting for receives of the source", "message slots", "lease", "RDMA grant", "RDMA payload",
-	"RDMA receipt", "commit", "RDMA cleanup", "RDMA abandon", "visibility to the GPU", "end of the connection",
+	"RDMA receipt", "commit", "RDMA cleanup", "RDMA abandon", "visibility to the GPU", "end of the connection", "end",
 }
 
 func (s transferStage) String() string { return transferStageNames[s] }
