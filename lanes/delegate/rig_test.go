@@ -50,6 +50,7 @@ type setup struct {
 
 // rig is a simulated world of nodes with one lane and two GPUs each.
 type rig struct {
+	graves
 	t     testing.TB
 	seed  uint64
 	world *simkernel.World
@@ -82,7 +83,8 @@ func newRig(t testing.TB, seed uint64) *rig {
 
 func (r *rig) until(what string, done func() bool) {
 	r.t.Helper()
-	if err := r.world.RunUntil(done, r.world.Now().After(patience)); err != nil {
+	defer r.graves.dig(r.t)
+	if err := r.world.RunUntil(func() bool { r.graves.dig(r.t); return done() }, r.world.Now().After(patience)); err != nil {
 		r.t.Fatalf("%s: %v", what, err)
 	}
 }
@@ -184,7 +186,7 @@ func (n *node) loop(name string, rests bool) *reactor.Loop {
 	if err := loop.Bind(); err != nil {
 		n.t.Fatal(err)
 	}
-	turn := func() bool { return loop.Turn(reactor.Forever) }
+	turn := func() bool { defer n.graves.dig(n.t); return loop.Turn(reactor.Forever) }
 	if rests {
 		n.tasks = append(n.tasks, n.world.AddFor(turn, kernel))
 	} else {
@@ -312,6 +314,7 @@ func (n *node) ask(d lanes.Direction, to *node, local, remote *memory, localAt, 
 		if t.Outcome.Drained {
 			t.Local.Return()
 		}
+		n.inter(t)
 	}
 	a.node, a.to = n, to
 	return a

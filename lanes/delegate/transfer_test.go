@@ -77,6 +77,7 @@ func TestSlotsAllocateNothing(t *testing.T) {
 		there, here := source.register(true, 10*slotBytes, netproto.ReadWrite, 1), requester.register(false, 10*slotBytes, netproto.LocalOnly, 2)
 		c := requester.channel(source)
 		a := requester.ask(lanes.Read, source, here, there, 0, 0, 10*slotBytes, slots)
+		a.Done = func(t *Transfer) { a.done++; t.Local.Return() } // without a grave
 		move := func() {
 			for _, a.Direction = range []lanes.Direction{lanes.Read, lanes.Write} {
 				a.done, a.Deadline = 0, requester.lane.Kernel().Now().After(time.Minute)

@@ -69,6 +69,7 @@ func (s *setup) complete() {
 
 // rig is a simulated world with nodes of one lane each, and scripted peers that speak raw bytes.
 type rig struct {
+	graves
 	greeted int // wires so far, whose streams have numbers in turn
 	t       testing.TB
 	world   *simkernel.World
@@ -90,7 +91,8 @@ func newRig(t testing.TB, seed uint64, o simkernel.WorldOptions) *rig {
 // until lets the world go on until done.
 func (r *rig) until(what string, done func() bool) {
 	r.t.Helper()
-	if err := r.world.RunUntil(done, r.world.Now().After(patience)); err != nil {
+	defer r.graves.dig(r.t)
+	if err := r.world.RunUntil(func() bool { r.graves.dig(r.t); return done() }, r.world.Now().After(patience)); err != nil {
 		r.t.Fatalf("%s: %v", what, err)
 	}
 }
@@ -106,6 +108,7 @@ func (r *rig) pass(d time.Duration) {
 // node is one lane with everything that rides on it, as the root wires it.
 type node struct {
 	t        testing.TB
+	rig      *rig // nil over real kernels
 	process  *simkernel.Process
 	policy   lanes.Policy
 	config   Config
@@ -125,12 +128,12 @@ func (r *rig) node(host netip.Addr, s setup) *node {
 	r.t.Helper()
 	process := r.world.Process(host.String(), host)
 	n := newNode(r.t, process.Kernel(), netip.AddrPortFrom(host, 0), reactor.Manual, s)
-	n.process = process
+	n.process, n.rig = process, r
 	if err := n.lane.Bind(); err != nil {
 		r.t.Fatal(err)
 	}
 	n.listener.Start()
-	r.world.Add(func() bool { return n.lane.Turn(reactor.Forever) })
+	r.world.Add(func() bool { defer r.graves.dig(r.t); return n.lane.Turn(reactor.Forever) })
 	r.nodes = append(r.nodes, n)
 	return n
 }
@@ -221,17 +224,34 @@ type attempt struct {
 	Transfer
 	done int
 	at   reactor.Instant
+	rig  *rig // nil over real kernels
+}
+
+// Cancel ends it early, perhaps at once.
+func (a *attempt) Cancel() {
+	a.Transfer.Cancel()
+	a.settled()
+}
+
+// settled looks whether an end was the last touch.
+func (a *attempt) settled() {
+	if a.rig != nil {
+		a.rig.dig(a.rig.t)
+	}
 }
 
 // ask prepares a transfer between all of the local and the start of the remote range.
 func (n *node) ask(d lanes.Direction, local *memory, region uint64) *attempt {
-	a := &attempt{}
+	a := &attempt{rig: n.rig}
 	a.Direction, a.Local, a.Region, a.Length = d, local.Registration, region, local.Length()
 	a.Deadline = n.lane.Kernel().Now().After(time.Second)
 	a.Done = func(t *Transfer) {
 		a.done++
 		a.at = n.lane.Now()
 		t.Local.Return()
+		if n.rig != nil {
+			n.rig.inter(t)
+		}
 	}
 	return a
 }
@@ -242,6 +262,7 @@ func (a *attempt) start(p *Peer) *attempt {
 		panic("the local registration is retired")
 	}
 	a.Start(p)
+	a.settled()
 	return a
 }
 

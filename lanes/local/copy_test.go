@@ -17,6 +17,7 @@ import (
 
 // rig is one lane without any socket.
 type rig struct {
+	graves
 	t             *testing.T
 	world         *simkernel.World
 	process       *simkernel.Process
@@ -39,7 +40,7 @@ func newRig(t *testing.T) *rig {
 		Policy:  &lanes.Policy{PayloadBytesMax: 8 << 20},
 		Tracker: r.tracker,
 	}
-	r.world.Add(func() bool { return r.lane.Turn(reactor.Forever) })
+	r.world.Add(func() bool { defer r.graves.dig(r.t); return r.lane.Turn(reactor.Forever) })
 	return r
 }
 
@@ -113,6 +114,7 @@ func (r *rig) ask(d lanes.Direction, local *segments.Registration, region *segme
 		if t.letter.Waiting() {
 			r.t.Error("a transfer has ended with a letter on its way: on another lane it would meet it")
 		}
+		r.inter(t)
 	}
 	return a
 }
@@ -123,12 +125,13 @@ func (r *rig) start(a *attempt) *attempt {
 	}
 	a.done = 0
 	a.Start(r.lane)
+	r.dig(r.t)
 	return a
 }
 
 func (r *rig) wait(a *attempt) lanes.Outcome {
 	r.t.Helper()
-	if err := r.world.RunUntil(func() bool { return a.done > 0 }, r.world.Now().After(time.Minute)); err != nil {
+	if err := r.world.RunUntil(func() bool { r.graves.dig(r.t); return a.done > 0 }, r.world.Now().After(time.Minute)); err != nil {
 		r.t.Fatal(err)
 	}
 	return a.Outcome
@@ -166,6 +169,7 @@ func TestLocalCopyMovesTheRangeInSlices(t *testing.T) {
 			r.lane.Turn(reactor.Past)
 			ticks++
 		}
+		r.dig(t)
 		o := a.Outcome
 		wanted := lanes.Outcome{Bytes: length, Local: lanes.EffectComplete, Drained: true}
 		if d == lanes.Write {
@@ -357,6 +361,7 @@ func TestLocalCopyAllocatesNothing(t *testing.T) {
 	r := newRig(t)
 	remote, local := r.register(sliceBytes+1, 1, netproto.ReadWrite), r.register(sliceBytes+1, 100, netproto.LocalOnly)
 	a := r.ask(lanes.Write, local, remote)
+	a.Done = func(t *Transfer) { t.Local.Return(); a.done++ }
 	run := func() {
 		r.start(a)
 		for a.done == 0 {

@@ -67,6 +67,7 @@ func (s *setup) complete() {
 
 // rig is a simulated world with nodes of one lane each, and scripted peers that speak raw bytes.
 type rig struct {
+	graves
 	t       testing.TB
 	world   *simkernel.World
 	process *simkernel.Process // of the scripts
@@ -87,7 +88,8 @@ func newRig(t testing.TB, seed uint64, o simkernel.WorldOptions) *rig {
 // until lets the world go on until done.
 func (r *rig) until(what string, done func() bool) {
 	r.t.Helper()
-	if err := r.world.RunUntil(done, r.world.Now().After(patience)); err != nil {
+	defer r.graves.dig(r.t)
+	if err := r.world.RunUntil(func() bool { r.graves.dig(r.t); return done() }, r.world.Now().After(patience)); err != nil {
 		r.t.Fatalf("%s: %v", what, err)
 	}
 }
@@ -135,7 +137,7 @@ func (r *rig) node(host netip.Addr, s setup) *node {
 		n.gpu = n.newGPU(*s.gpu, s.still)
 	}
 	n.listener.Start()
-	r.world.Add(func() bool { return n.lane.Turn(reactor.Forever) })
+	r.world.Add(func() bool { defer r.graves.dig(r.t); return n.lane.Turn(reactor.Forever) })
 	r.nodes = append(r.nodes, n)
 	return n
 }
@@ -243,17 +245,34 @@ type attempt struct {
 	Transfer
 	done int
 	at   reactor.Instant
+	rig  *rig // nil over real kernels
+}
+
+// Cancel ends it early, perhaps at once.
+func (a *attempt) Cancel() {
+	a.Transfer.Cancel()
+	a.settled()
+}
+
+// settled looks whether an end was the last touch.
+func (a *attempt) settled() {
+	if a.rig != nil {
+		a.rig.dig(a.rig.t)
+	}
 }
 
 // ask prepares a transfer between all of the local and the start of the remote range.
 func (n *node) ask(d lanes.Direction, local *memory, region uint64) *attempt {
-	a := &attempt{}
+	a := &attempt{rig: n.rig}
 	a.Direction, a.Local, a.Region, a.Length = d, local.Registration, region, local.Length()
 	a.Epoch, a.Deadline = epoch, n.lane.Kernel().Now().After(time.Second)
 	a.Done = func(t *Transfer) {
 		a.done++
 		a.at = n.lane.Now()
 		t.Local.Return()
+		if n.rig != nil {
+			n.rig.inter(t) // last
+		}
 	}
 	return a
 }
@@ -264,6 +283,7 @@ func (a *attempt) start(c *control.Channel) *attempt {
 		panic("the local registration is retired")
 	}
 	a.Start(c)
+	a.settled()
 	return a
 }
 
