@@ -126,7 +126,7 @@ func (p *rdmaPart) settings() rdma.Config {
 	c := p.engine.config.RDMA
 	settings := rdma.Config{
 		Pins: c.pins(), Filter: filter(c), Mask: c.DeviceMask, PreferredNUMANode: c.PreferredNUMANode,
-		Host: netproto.HostMemoryPolicy(c.HostMemory), Device: rdma.DevicePolicy(c.DeviceMemory), Progress: rdma.Progress(c.Progress), Block: c.BlockBytes, Width: c.Width,
+		Host: netproto.HostMemoryPolicy(c.HostMemory), Device: rdma.DevicePolicy(c.DeviceMemory), Unsynced: c.DirectWithoutSyncMemOps, Progress: rdma.Progress(c.Progress), Block: c.BlockBytes, Width: c.Width,
 		SendDepth: c.Limits.SendWork, QueueEntries: c.Limits.CompletionEntries, KeyIndices: c.Limits.WindowKeyIndices,
 		ConnectTimeout: c.ConnectTimeout, Budgets: p.budgets, Epoch: p.engine.policy.Epoch,
 		Gauge:  func(b *budgets.Budget) { p.engine.budgets.ledger.Add(b) }, // before anybody reads it

@@ -67,7 +67,15 @@ type RDMAConfig struct {
 
 	HostMemory   HostMemory
 	DeviceMemory DeviceMemory
-	Progress     RDMAProgress
+	// DirectWithoutSyncMemOps lets DeviceDirect have memory of the virtual-memory API (cuMemCreate) and of pools, too. The driver
+	// cannot set SYNC_MEMOPS on it (SPEC C-6): a copy or fill of yours that is called synchronous (cuMemcpyDtoD, cuMemsetD8 and
+	// the like) may return before it has ended, and devices neither wait for it nor keep it waiting. So, before you submit a
+	// request, and before you let a peer begin one, on that memory: wait with cuStreamSynchronize or cuEventSynchronize for every copy, fill and kernel of
+	// yours that touches it, also on the default stream; and start none that reads it, or writes it, before the request has ended
+	// (its report, or the peer's notification, says so). Otherwise wrong bytes are sent or read, and nothing notices. False:
+	// such memory is refused by Register, with the reason and ErrUnavailable.
+	DirectWithoutSyncMemOps bool
+	Progress                RDMAProgress
 	// BlockBytes is the base size of the slices of one transfer (SPEC R-8), a power of two from 4 KiB to 64 MiB; 0: 64 KiB.
 	BlockBytes uint64
 	// Width is how many queue pairs one connection to a peer has; the smaller one of both sides counts. 1 to 32; 0: 1.
@@ -106,6 +114,8 @@ func (c *RDMAConfig) complete() error {
 		return invalid("Config.RDMA.HostMemory is %d; it must be HostDirect or HostStaged", c.HostMemory)
 	case c.DeviceMemory > DeviceDirect:
 		return invalid("Config.RDMA.DeviceMemory is %d; it must be DeviceStaged or DeviceDirect", c.DeviceMemory)
+	case c.DirectWithoutSyncMemOps && c.DeviceMemory != DeviceDirect:
+		return invalid("Config.RDMA.DirectWithoutSyncMemOps is set, but Config.RDMA.DeviceMemory is DeviceStaged; set that to DeviceDirect, or leave this false: staged memory needs neither")
 	case c.Progress > RDMAEventDriven:
 		return invalid("Config.RDMA.Progress is %d; it must be RDMAPolling or RDMAEventDriven", c.Progress)
 	case c.BlockBytes < 4096 || c.BlockBytes > payloadBytesMax || c.BlockBytes&(c.BlockBytes-1) != 0:

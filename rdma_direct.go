@@ -22,8 +22,8 @@ const (
 	// DeviceDirect lets RDMA devices read and write the GPU's memory itself (GPUDirect RDMA; SPEC C-6, C-7). It needs GPUs
 	// that can, nvidia-peermem or DMA-BUF, and MLX5_SCATTER_TO_CQE=0 in the environment of the process; what is missing is
 	// an error of Open or Register, and never becomes staging. A grant to a peer has a protection domain, a region and a
-	// queue pair of its own. Memory of the virtual-memory API or of a pool is reached by DMA-BUF where its driver says that it
-	// can be; the driver has no SYNC_MEMOPS for it, so wait for your own synchronous copies before you submit.
+	// queue pair of its own. Memory of the virtual-memory API or of a pool is
+	// refused unless DirectWithoutSyncMemOps is set, and then reached by DMA-BUF where its driver says that it can be.
 	DeviceDirect
 )
 

@@ -1,11 +1,13 @@
 package orbitte
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
 	"github.com/orbitte/orbitte/cuda"
 	"github.com/orbitte/orbitte/cuda/simcuda"
+	"github.com/orbitte/orbitte/lanes/rdma"
 	"github.com/orbitte/orbitte/verbs/simverbs"
 )
 
@@ -26,8 +28,54 @@ func virtual(t testing.TB, d *simcuda.Driver, size int) *Memory {
 	return adoptedFrom(t, d, d.MakeVirtual(1, uint64(size), true), size)
 }
 
-// Memory of the virtual-memory API is recognised, and reached directly where GPU and memory say that it can be: by DMA-BUF,
-// though there is peermem, and without SYNC_MEMOPS, which the driver has not for it.
+// unsynced is direct for those who wait for their own copies.
+func unsynced(t testing.TB) Config {
+	c := direct(t)
+	c.RDMA.DirectWithoutSyncMemOps = true
+	return c
+}
+
+// Memory on which SYNC_MEMOPS cannot be set is refused, though GPU, memory, kernel and library could have it reached: its
+// owner's copies would not be waited for. The refusal says so, and what to do; it is the same on both sides, and leaves nothing.
+//
+// proves C-6
+func TestMemoryWithoutSyncMemOpsIsRefusedUnlessItsOwnerWaits(t *testing.T) {
+	for _, allowed := range []bool{false, true} {
+		t.Run(fmt.Sprint(allowed), func(t *testing.T) {
+			s := newRDMASim(t, 285, simverbs.Hardware)
+			s.gpus.peermem = true
+			c := direct(t)
+			c.RDMA.DirectWithoutSyncMemOps = allowed
+			p := newGPUPairOn(t, s, 8192, gpuSide{config: c, driver: unordered()}, gpuSide{})
+			m := adoptedFrom(t, p.sourceDriver, p.sourceDriver.MakeVirtual(1, 8192, true), 8192)
+			before := liveRegions(p.sourceNative)
+			for _, permission := range []Permission{LocalOnly, ReadWrite} {
+				r, err := p.source.Register(m, 0, 8192, permission)
+				if allowed {
+					must(t, err)
+					must(t, p.source.Unregister(soon(t), r))
+					continue
+				}
+				var why *rdma.DirectError
+				if !errors.As(wants(t, err, ErrUnavailable), &why) || why.Err != nil {
+					t.Errorf("%v", err)
+				}
+				mentions(t, err.Error(), "SYNC_MEMOPS", "DirectWithoutSyncMemOps", "cuMemAlloc", "stage device memory")
+			}
+			if n := p.sourceDriver.Calls(simcuda.CallSetAttribute); n != 0 {
+				t.Errorf("SYNC_MEMOPS was asked for %d times", n)
+			}
+			if liveRegions(p.sourceNative) != before || !m.backing.Quiet() {
+				t.Error("something is left")
+			}
+		})
+	}
+	_, err := Open(Config{Verbs: newRDMASim(t, 286, simverbs.Hardware).native("a", hostA), RDMA: &RDMAConfig{DirectWithoutSyncMemOps: true}})
+	mentions(t, wants(t, err, ErrInvalid).Error(), "DirectWithoutSyncMemOps", "DeviceDirect")
+}
+
+// Memory of the virtual-memory API is recognised, and reached directly where its owner waits for his copies, and GPU and
+// memory say that it can be: by DMA-BUF, though there is peermem, and without SYNC_MEMOPS, which the driver has not for it.
 //
 // proves C-2, C-6, C-7, W-8
 func TestVirtualMemoryIsReachedByDMABuf(t *testing.T) {
@@ -36,7 +84,7 @@ func TestVirtualMemoryIsReachedByDMABuf(t *testing.T) {
 		t.Run(fmt.Sprint(there), func(t *testing.T) {
 			s := newRDMASim(t, uint64(280+i), simverbs.Hardware)
 			s.gpus.peermem = true
-			whole := gpuSide{config: direct(t), device: true, driver: unordered()}
+			whole := gpuSide{config: unsynced(t), device: true, driver: unordered()}
 			made := whole
 			made.made = virtual
 			sides := map[bool][2]gpuSide{true: {made, whole}, false: {whole, made}}[there]
@@ -87,7 +135,7 @@ func TestVirtualMemoryWithoutDMABufIsRefusedByName(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newRDMASim(t, 290, simverbs.Hardware)
 			s.gpus.peermem = true
-			p := newGPUPairOn(t, s, 8192, gpuSide{config: direct(t), driver: x.driver}, gpuSide{})
+			p := newGPUPairOn(t, s, 8192, gpuSide{config: unsynced(t), driver: x.driver}, gpuSide{})
 			if x.fabric {
 				s.fabric.Plan(simverbs.Fault{Kind: simverbs.FailCall, Call: simverbs.CallRegisterDescriptor, Count: -1, Errno: 95})
 			}

@@ -60,8 +60,10 @@ type Config struct {
 	// PreferredNUMANode is a hint for memory whose node is not known; nil: none.
 	PreferredNUMANode *int
 
-	Host     netproto.HostMemoryPolicy // how host memory is served (SPEC)
-	Device   DevicePolicy              // how memory on GPUs is served
+	Host   netproto.HostMemoryPolicy // how host memory is served (SPEC)
+	Device DevicePolicy              // how memory on GPUs is served
+	// Unsynced also registers GPU memory on which SYNC_MEMOPS cannot be set: its owner waits for his own copies (SPEC C-6).
+	Unsynced bool
 	Progress Progress
 	// StagedPart is how many bytes of memory on a GPU one parent may have here when that is staged: the size of a pinned
 	// chunk; 0: none is staged.

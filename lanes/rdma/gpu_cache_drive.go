@@ -44,17 +44,17 @@ func (e *DirectError) Unwrap() error { return e.Err }
 // GPU's memory with it. Otherwise it is as Register. The errors are also *DirectError, and those of package cuda.
 //
 // Memory without a context (the virtual-memory API, pools) is reached where the driver says that it can be, and by DMA-BUF
-// only, which keeps the memory there though somebody unmaps its address. The driver has no SYNC_MEMOPS for it: who has it
-// waits for his own synchronous copies and fills himself before he lets devices have the range.
+// only, which keeps the memory there though somebody unmaps its address. The driver has no SYNC_MEMOPS for it, so that its
+// owner's "synchronous" copies may still run when they return; it is refused unless Config.Unsynced says that he knows.
 func (t *Transport) RegisterDevice(m *cuda.Memory, address, length uint64) (*Registered, error) {
-	if err := directable(m); err != nil {
+	if err := directable(m, t.config.Unsynced); err != nil {
 		return nil, err
 	}
 	return t.register(view{address: address, length: length}, m)
 }
 
 // directable checks what has to be so before a network device may reach the memory, and sets what has to be set.
-func directable(m *cuda.Memory) error {
+func directable(m *cuda.Memory, unsynced bool) error {
 	a := m.Abilities()
 	e := &DirectError{Object: m.String(), Why: a.Missing, Remedy: "use memory of cuMemAlloc on a GPU with GPUDirect RDMA"}
 	switch {
@@ -67,8 +67,13 @@ func directable(m *cuda.Memory) error {
 		e.Why, e.Remedy = "the GPU neither orders the writes of network devices nor flushes them", "use another GPU"
 		return e
 	}
-	if !a.SyncMemOps { // see RegisterDevice
-		return nil
+	if !a.SyncMemOps {
+		if unsynced {
+			return nil
+		}
+		e.Why = "the driver cannot set CU_POINTER_ATTRIBUTE_SYNC_MEMOPS on memory of the virtual-memory API, or of a pool, so that your own synchronous copies may still run when a network device reads it, and when it has written it"
+		e.Remedy = "use memory of cuMemAlloc, or set Config.RDMA.DirectWithoutSyncMemOps and wait for your copies as it says"
+		return e
 	}
 	if err := m.SetSyncMemOps(); err != nil {
 		e.Why, e.Remedy, e.Err = "CU_POINTER_ATTRIBUTE_SYNC_MEMOPS cannot be set", "see the driver's error", err
