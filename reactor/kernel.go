@@ -182,7 +182,7 @@ type Kernel interface {
 
 	// Poll performs submitted operations and returns completions, at most len(out) of them, in a fair
 	// order: whoever waited longest comes first, and a descriptor that was served goes behind the
-	// others that are ready. If there is none it blocks until there is one, Wake is called, or the clock reaches until;
+	// others that are ready. A real kernel may let operations of payload wait behind others, but not for ever. If there is none it blocks until there is one, Wake is called, or the clock reaches until;
 	// an until that has passed means do not block. A Wake that came before is not lost.
 	Poll(out []Completion, until Instant) int
 

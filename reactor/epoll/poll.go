@@ -13,8 +13,6 @@ import (
 const (
 	// triesBeyond is how many tries of one walk may come to nothing before the lane gets its turn back.
 	triesBeyond = 64
-	// bytesPerWalk ends a walk; the operations left keep their places.
-	bytesPerWalk = 4 << 20
 	// loadPerLook is how much work may be done before events are looked at although there is more to do. A
 	// try weighs 1 and 64 KiB weigh 1, about 1–5 µs each, so that a look (1 µs) costs a few per cent.
 	loadPerLook  = 16
@@ -73,17 +71,24 @@ func (k *Kernel) due() bool {
 	return k.load >= loadPerLook && k.operations.Len() > k.operations.Queued()
 }
 
-// walk tries queued operations, the oldest first, within its bounds.
+// walk tries queued operations within its bounds. A large one ends it, and waits for the next one if something else is
+// done already: a completion is worth more than the time that a large operation takes (SPEC L-2).
 func (k *Kernel) walk(out []reactor.Completion) int {
-	n, bytes := 0, 0
-	for tries := len(out) + triesBeyond; tries > 0 && n < len(out) && bytes < bytesPerWalk; tries-- {
+	n := 0
+	for tries := len(out) + triesBeyond; tries > 0 && n < len(out); tries-- {
+		last := k.operations.LargeNext()
+		if last && n > 0 {
+			break
+		}
 		slot := k.operations.Pop()
 		if slot == socket.NoSlot {
 			break
 		}
 		if k.perform(slot, &out[n]) {
-			bytes += out[n].N
 			n++
+			if last {
+				break
+			}
 		}
 	}
 	return n

@@ -157,3 +157,36 @@ func TestWakerLosesNothingBetweenSleepAndWake(t *testing.T) {
 		t.Error("a wake-up after Close was written:", err)
 	}
 }
+
+// Large operations come behind the others, the oldest first of each, and after so many of those have their turn.
+//
+// proves L-2
+func TestLargeOperationsComeBehindOthersButCome(t *testing.T) {
+	o := NewOperations(4)
+	add := func(bytes int) int32 {
+		slot := o.Add(&reactor.Operation{Kind: reactor.Receive, More: [][]byte{make([]byte, bytes/2), make([]byte, bytes-bytes/2)}})
+		o.Push(slot)
+		return slot
+	}
+	first, second := add(SmallBytes+1), add(SmallBytes+1)
+	var small []int32
+	for range 2*smallInARow + 3 {
+		small = append(small, add(SmallBytes))
+	}
+	var want []int32
+	want = append(append(want, small[:smallInARow]...), first)
+	want = append(append(want, small[smallInARow:2*smallInARow]...), second)
+	want = append(want, small[2*smallInARow:]...)
+	for i, slot := range want {
+		if large := slot == first || slot == second; o.Peek() != slot || o.LargeNext() != large || o.At(slot).Large != large {
+			t.Fatalf("operation %d: next is %d (large: %v), wanted %d", i, o.Peek(), o.LargeNext(), slot)
+		}
+		if got := o.Pop(); got != slot || o.Queued() != len(want)-1-i {
+			t.Fatalf("operation %d: took %d of %d left", i, got, o.Queued())
+		}
+		o.Remove(slot)
+	}
+	if o.Pop() != NoSlot || o.LargeNext() || o.Len() != 0 {
+		t.Fatal("something is left")
+	}
+}

@@ -13,16 +13,13 @@ import (
 const (
 	// triesBeyond is how many tries of one walk may come to nothing before the lane gets its turn back.
 	triesBeyond = 64
-	// bytesPerWalk ends a walk; the operations left keep their places.
-	bytesPerWalk = 4 << 20
 	// loadPerEnter is how much work may be done before the ring is entered although there is more to do. A
 	// try weighs 1 and 64 KiB weigh 1, about 1–5 µs each, so that an enter (1 µs) costs a few per cent.
 	loadPerEnter = 16
 	bytesPerLoad = 64 << 10
-	// batchFrom is from how many queued operations on small ones go to the ring together: an entry costs
+	// batchFrom is from how many queued operations on those that are not large go to the ring together: an entry costs
 	// 0.1 µs and a call of its own 1 µs. Large ones are tried at once, where the call does not matter.
-	batchFrom  = 4
-	smallBytes = 64 << 10
+	batchFrom = 4
 	// passesBeforeRing is how many Polls that do not block try a lone Receive or Send before it goes to the
 	// ring: an answer that comes within some microseconds then costs one call instead of two enters. payloadPasses is the
 	// same for payload, whose next piece takes the peer's copy. A ring that waits for it is told of each packet by
@@ -193,20 +190,25 @@ func (k *Kernel) cancelEntries() {
 	}
 }
 
-// walk performs queued operations, the oldest first, within its bounds: at once or through the ring.
+// walk performs queued operations within its bounds: at once or through the ring. A large one that is done ends it, and
+// waits for the next one if something else is done already: a completion is worth more than the time that a large operation
+// takes (SPEC L-2).
 func (k *Kernel) walk(out []reactor.Completion) int {
 	k.cancelEntries()
-	n, bytes := 0, 0
+	n := 0
 	queued := k.operations.Queued()
 	batch := queued >= batchFrom
-	for tries := min(queued, len(out)+triesBeyond); tries > 0 && n < len(out) && bytes < bytesPerWalk; tries-- {
-		if k.ring.SQSpaceLeft() == 0 && !k.makeSpace() {
+	for tries := min(queued, len(out)+triesBeyond); tries > 0 && n < len(out); tries-- {
+		last := k.operations.LargeNext()
+		if last && n > 0 || k.ring.SQSpaceLeft() == 0 && !k.makeSpace() {
 			break
 		}
 		slot := k.operations.Pop()
 		if k.perform(slot, &out[n], batch) {
-			bytes += out[n].N
 			n++
+			if last {
+				break
+			}
 		}
 	}
 	return n
@@ -257,7 +259,7 @@ func (k *Kernel) transfer(slot int32, r *socket.Record, c *reactor.Completion, b
 	}
 	asked := socket.Asked(&r.Operation)
 	stays := !batch && k.stays(r)
-	if (!endpoint.Blocked[seat] || stays && k.idle) && !(batch && asked <= smallBytes) {
+	if (!endpoint.Blocked[seat] || stays && k.idle) && !(batch && !r.Large) {
 		k.load++
 		k.counters.Crossings++
 		if done, left := socket.Try(&r.Operation, c); done {
@@ -297,7 +299,7 @@ func (k *Kernel) stays(r *socket.Record) bool {
 		return false
 	}
 	passes := uint8(passesBeforeRing)
-	if socket.Asked(&r.Operation) > smallBytes {
+	if r.Large {
 		passes = payloadPasses
 	}
 	return r.Passed == 0 || k.idle && r.Passed < passes
