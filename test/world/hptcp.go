@@ -100,7 +100,8 @@ func (s *submission) cut() {
 		}
 		o.split = o.fast && (o.direct && together > 1 || (o.direct || !o.write) && chunk > 0 && o.length > chunk) || o.slotted && o.length > o.remote.life.slotBytes() || o.walks()
 		if o.split {
-			o.seen = make([]bool, o.length)
+			o.seen, o.unseen = make([]bool, o.length), o.length
+			o.look()
 		}
 	}
 }
@@ -117,14 +118,18 @@ func (l *life) chunk() int {
 	return c
 }
 
-// glance notes which bytes of a split op's destination have held what they should.
-func (o *op) glance() {
+// glance notes which bytes of a split op's destination have held what they should, of these contents.
+func (o *op) glance(contents ...[]byte) {
 	held := o.to.shadow[o.toAt : o.toAt+o.length]
-	o.matched = true
-	for i := range held {
-		o.seen[i] = o.seen[i] || o.may(i, held[i])
-		o.matched = o.matched && o.seen[i]
+	for _, content := range contents {
+		for i, b := range content {
+			if b == held[i] && !o.seen[i] {
+				o.seen[i] = true
+				o.unseen--
+			}
+		}
 	}
+	o.matched = o.unseen == 0
 }
 
 // mended says whether a split op explains the open changes: whole, if its destination is placed at once.

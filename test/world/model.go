@@ -47,6 +47,7 @@ type op struct {
 	split      bool            // by several requests on the wire, each a matter of its own
 	page       int             // its pages of that size arrive in reverse order; 0: none
 	seen       []bool          // of a split one: the bytes of the destination that have held what they should
+	unseen     int             // how many have not
 	legal      [][]byte
 	matched    bool    // the destination held one of the legal contents whole at some moment since submission
 	touched    bool    // a change was seen that nothing but this op explains
@@ -127,20 +128,23 @@ func (o *op) admit(content []byte) {
 		return
 	}
 	o.legal = append(o.legal, bytes.Clone(content))
-	o.look()
+	o.lookFor(o.legal[len(o.legal)-1])
 }
 
 // look notes whether the destination holds a legal content.
-func (o *op) look() {
+func (o *op) look() { o.lookFor(o.legal...) }
+
+// lookFor does so for some of them: it was looked for the others when the destination last changed.
+func (o *op) lookFor(contents ...[]byte) {
 	if o.matched {
 		return
 	}
 	if o.split {
-		o.glance()
+		o.glance(contents...)
 		return
 	}
 	held := o.to.shadow[o.toAt : o.toAt+o.length]
-	for _, content := range o.legal {
+	for _, content := range contents {
 		if bytes.Equal(held, content) {
 			o.matched = true
 			return
@@ -277,8 +281,9 @@ func (m *memory) peel(done []*op, open, free []bool) []*op {
 				continue
 			}
 			o.alone = !m.second(o, open, free)
+			whole, strewn := !o.pieces(), o.strewn()
 			for i := o.toAt; i < o.toAt+o.length; i++ {
-				if open[i] || !o.pieces() || o.strewn() && o.may(i-o.toAt, m.data[i]) {
+				if open[i] || !free[i] && (whole || strewn && o.may(i-o.toAt, m.data[i])) {
 					open[i], free[i] = false, true
 				}
 			}
@@ -378,17 +383,6 @@ func (o *op) explains(m *memory, open, free []bool) []byte {
 		return bytes.Clone(m.data[o.toAt : o.toAt+o.length])
 	}
 	return nil
-}
-
-// scattered says whether every open change is content's: devices bring the slices of one request, and the packets of one
-// slice, side by side.
-func scattered(content, data []byte, open []bool) bool {
-	for i := range content {
-		if open[i] && content[i] != data[i] {
-			return false
-		}
-	}
-	return true
 }
 
 // pieced says whether each byte that is not free stands in some legal content.

@@ -393,3 +393,14 @@ func (r *run) peerFailed(s *submission, err error) bool {
 	o := s.failedOp(err)
 	return (o.overRDMA() && r.wounded || o.sourceFailed() || o.takenBack(err)) && errors.Is(err, orbitte.ErrPeer)
 }
+
+// scattered says whether every open change is content's: devices bring the slices of one request, and the packets of one
+// slice, side by side.
+func scattered(content, data []byte, open []bool) bool {
+	for i := range content {
+		if open[i] && content[i] != data[i] {
+			return false
+		}
+	}
+	return true
+}
