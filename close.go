@@ -21,7 +21,7 @@ type closing struct {
 	streams <-chan struct{} // closed when listener, sessions and channels have ended
 	stopped bool            // true exactly when the loops were told to stop
 	notes   sync.Once       // ends the log
-	reclaim sync.Mutex      // one Close at a time asks for late proofs
+	asking  chan struct{}   // closed when the asking for late proofs has ended that is under way; nil: none is
 }
 
 // CloseSource refuses every further frame for good and waits for those being served (SPEC G-6). Idle
@@ -93,8 +93,9 @@ func (e *Engine) quiet(ctx context.Context, op string, quiet <-chan struct{}, wa
 // A registration that is never given back keeps its memory, on a GPU too, beyond Memory.Close.
 //
 // What is retained for lack of a proof (SPEC G-9) keeps no lane: the engine ends, and Close says ErrUnquiesced at once. Each
-// further Close asks the CUDA driver once more, which may take as long as the driver takes, gives back what it proves, and
-// returns nil when nothing is left. Of RDMA devices nothing is asked again (SPEC R-18).
+// further Close asks the CUDA driver once more, gives back what it proves, and returns nil when nothing is left. A driver that
+// takes longer than ctx is left at it on a thread of its own: Close says ErrUnquiesced, and a later one takes the answer. Of
+// RDMA devices nothing is asked again (SPEC R-18).
 func (e *Engine) Close(ctx context.Context) error {
 	e.mu.Lock()
 	e.closing.began = true
@@ -124,7 +125,9 @@ func (e *Engine) Close(ctx context.Context) error {
 	if err := e.endLanes(ctx); err != nil {
 		return err
 	}
-	e.reclaim()
+	if err := e.lateProofs(ctx); err != nil {
+		return err
+	}
 	if err := e.rdma.ended(); err != nil {
 		return err
 	}
@@ -134,11 +137,32 @@ func (e *Engine) Close(ctx context.Context) error {
 	return e.unproven("Close")
 }
 
+// lateProofs has somebody ask for them, one at a time, and waits as long as ctx lasts. The driver may block, and the cold
+// lanes have ended: so a thread does it that may outlive the call.
+func (e *Engine) lateProofs(ctx context.Context) error {
+	e.mu.Lock()
+	done := e.closing.asking
+	first := done == nil
+	if first {
+		done = make(chan struct{})
+		e.closing.asking = done
+	}
+	e.mu.Unlock()
+	if first {
+		e.cuda.aside(func() {
+			e.reclaim()
+			e.mu.Lock()
+			e.closing.asking = nil
+			e.mu.Unlock()
+			close(done)
+		})
+	}
+	return ended(ctx, done, "the CUDA driver does not return from being asked once more whether copies have ended")
+}
+
 // reclaim asks the CUDA driver once more about what its copies left without a proof, when the lanes have ended. Submissions
 // are given back once nothing else is left that could be what one of them keeps.
 func (e *Engine) reclaim() {
-	e.closing.reclaim.Lock()
-	defer e.closing.reclaim.Unlock()
 	defer e.cuda.rejoin()()
 	if !e.cuda.reclaim() || e.rdma.ended() != nil {
 		return

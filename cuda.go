@@ -23,6 +23,7 @@ type cudaPart struct {
 	platform *cuda.Platform
 	slow     *runner
 	stages   []*staging.Stage // by lane
+	thread   func(func())     // Engine.threads
 
 	closing chan struct{} // set by the first Close that comes so far, closed when all stages have ended; guarded by Engine.mu
 	left    sync.Once     // gives the platform back
@@ -41,7 +42,7 @@ func (e *Engine) buildCUDA() error {
 	if e.config.Progress == Manual {
 		mode = reactor.Manual
 	}
-	p := &cudaPart{engine: e}
+	p := &cudaPart{engine: e, thread: e.threads()}
 	p.slow = &runner{
 		lane:    &lanes.Lane{Loop: reactor.NewLoop(kernel, reactor.Options{Name: "cold lane of CUDA", Mode: mode}), Index: deviceLane, Policy: &e.policy},
 		stopped: make(chan struct{}),
@@ -139,6 +140,16 @@ func (p *cudaPart) ended() error {
 		return &Error{Op: "Close", Index: -1, Class: ErrUnquiesced, Cause: fmt.Errorf("CUDA: %s: %s", kept[0].Object, kept[0].Reason), situation: copying}
 	}
 	return nil
+}
+
+// aside does what may wait for the driver as long as it likes. Without GPUs, and in a simulation, which has no threads, that
+// is here.
+func (p *cudaPart) aside(do func()) {
+	if p == nil || p.thread == nil {
+		do()
+		return
+	}
+	p.thread(do)
 }
 
 // reclaim asks for the proofs that copies are missing; false: some still are. After the lanes have ended.

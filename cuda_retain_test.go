@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/orbitte/orbitte/cuda"
 	"github.com/orbitte/orbitte/cuda/simcuda"
+	"github.com/orbitte/orbitte/test/twins"
 )
 
 // hungCopy is an engine with device memory that has asked another one, also with device memory, for a transfer in which a
@@ -194,4 +196,74 @@ func TestARegistrationHoldsDeviceMemoryBeyondItsEngine(t *testing.T) {
 		t.Errorf("left after the last registration: %+v", left)
 	}
 	isDrained(t, e)
+}
+
+// stuckDriver is a driver whose synchronise does not return once it is told so.
+type stuckDriver struct {
+	cuda.Calls
+	stuck   atomic.Bool
+	entered chan struct{} // has one for each call that hangs
+	resume  chan struct{} // closed when they go on
+}
+
+func (d *stuckDriver) Synchronize(c cuda.ContextHandle, s cuda.StreamHandle) error {
+	if d.stuck.Load() {
+		d.entered <- struct{}{}
+		<-d.resume
+	}
+	return d.Calls.Synchronize(c, s)
+}
+
+// A driver that does not return from the late proof keeps no Close beyond its context, and is not asked twice at a time; a later
+// Close takes the answer.
+//
+// proves C-3, G-6, G-9
+func TestCloseDoesNotWaitForADriverThatHangsInALateProof(t *testing.T) {
+	listed := len(RetainedByCUDA())
+	twin := twins.CUDA(1, simcuda.Options{})
+	defer twin.Kill()
+	d := &stuckDriver{Calls: twin, entered: make(chan struct{}, 8), resume: make(chan struct{})}
+	source, err := Open(Config{})
+	must(t, err)
+	e, err := Open(Config{CUDA: d})
+	must(t, err)
+	remote := allocated(t, 4096)
+	far, err := source.Register(remote, 0, 4096, ReadWrite)
+	must(t, err)
+	m, err := AllocateDevice(d, 0, 4096)
+	must(t, err)
+	near, err := e.Register(m, 0, 4096, LocalOnly)
+	must(t, err)
+	segment, err := e.OpenSegment(soon(t), source.Endpoint(), source.Epoch())
+	must(t, err)
+	twin.Plan(simcuda.Fault{Kind: simcuda.FailCall, Call: simcuda.CallQuery}, simcuda.Fault{Kind: simcuda.FailCall, Call: simcuda.CallSynchronize})
+	_, err = e.SubmitAndWait(soon(t), []Request{{Operation: Read, Segment: segment, Local: m.Address(), Remote: remote.Address(), Length: 4096}})
+	wants(t, err, ErrUnquiesced)
+	d.stuck.Store(true)
+	for _, first := range []bool{true, false} {
+		ctx, cancel := context.WithCancel(context.Background())
+		over := make(chan error, 1)
+		go func() { over <- e.Close(ctx) }()
+		if first {
+			<-d.entered
+		}
+		cancel()
+		mentions(t, wants(t, <-over, ErrUnquiesced).Error(), "does not return")
+		if len(e.RetainedResources()) == 0 || gauge(t, e, "requester bytes in flight").Used != 4096 {
+			t.Errorf("not retained while nothing is proven: %v", e.RetainedResources())
+		}
+	}
+	if len(d.entered) != 0 {
+		t.Error("the driver was asked twice at a time")
+	}
+	close(d.resume)
+	closeEngine(t, e)
+	closeEngine(t, source)
+	must(t, e.Unregister(soon(t), near))
+	must(t, source.Unregister(soon(t), far))
+	must(t, m.Close())
+	isDrained(t, e)
+	if left := twin.Live(); left != (simcuda.Live{}) || len(RetainedByCUDA()) > listed {
+		t.Errorf("left on the driver: %+v; retained: %v", left, RetainedByCUDA())
+	}
 }

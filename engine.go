@@ -215,3 +215,11 @@ func newEpoch() Epoch {
 
 // clock is the engine's; the lanes' kernels share it.
 func (e *Engine) clock() reactor.Clock { return e.runners[0].lane.Kernel() }
+
+// threads runs a native call that may never return on a thread of its own; nil: a simulation has no threads.
+func (e *Engine) threads() func(func()) {
+	if e.config.Progress == Manual && e.config.OpenKernel != nil {
+		return nil
+	}
+	return func(do func()) { go do() }
+}

@@ -132,9 +132,7 @@ func (p *rdmaPart) settings() rdma.Config {
 		Gauge:  func(b *budgets.Budget) { p.engine.budgets.ledger.Add(b) }, // before anybody reads it
 		Random: p.engine.random(), Cold: &p.nudge,
 	}
-	if e := p.engine; e.config.Progress != Manual || e.config.OpenKernel == nil { // a simulation has no threads
-		settings.Thread = func(f func()) { go f() }
-	}
+	settings.Thread = p.engine.threads()
 	if p.engine.cuda != nil {
 		settings.StagedPart = p.engine.config.Limits.StagingChunkBytes
 	}

@@ -104,7 +104,7 @@ func (m *Memory) proven() error {
 		return nil
 	}
 	o.life.reopen(o.platform())
-	if o.doubts.orphaned.Load() {
+	if o.doubts.orphaned.CompareAndSwap(true, false) {
 		return m.Drop()
 	}
 	return nil
@@ -436,16 +436,20 @@ func (p Pending) Prove() error {
 	return refused
 }
 
-// finished says whether the device is through with all that was forsaken on the stream; nil: it is.
+// finished says whether the device is through with all that was forsaken on the stream; nil: it is. An event that is not
+// complete also says that it is at work on what was kept, whatever else the driver cannot tell about that.
 func (c *copier) finished(o *object) error {
 	for i := range c.slots {
 		s := &c.slots[i]
-		if slotState(s.state.Load()) != slotForsaken {
+		now := slotState(s.state.Load())
+		if now != slotForsaken && now != slotKept {
 			continue
 		}
 		done, err := o.platform().calls.Query(o.handle, s.event)
 		if err = o.context.settle(err); err == nil && !done {
 			err = errUnfinished
+		} else if now == slotKept {
+			err = nil // whether it was recorded behind the copies is not known: their stream is waited for
 		}
 		if err != nil {
 			return &UnquiescedError{Object: o.String(), Call: "cuEventQuery", Err: err}

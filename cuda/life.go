@@ -107,11 +107,18 @@ func (l *life) reopen(p *Platform) {
 type doubts struct {
 	unproven atomic.Int32
 	bound    atomic.Bool // true exactly when it is retained for another reason, too, of which nobody brings a proof
-	orphaned atomic.Bool // true exactly when its last holder has gone, and was told that it is retained
+	orphaned atomic.Bool // true exactly when its last holder has gone, was told that it is retained, and nobody ends it yet
 }
 
 // last takes a proof; true: it was the last one, and nothing else keeps the memory.
 func (d *doubts) last() bool { return d.unproven.Add(-1) == 0 && !d.bound.Load() }
+
+// orphan notes that the last holder has gone, and leaves the end to who brings the last proof. False: it has come meanwhile, and
+// the end is the holder's.
+func (d *doubts) orphan(l *life) bool {
+	d.orphaned.Store(true)
+	return l.stage() == retained || !d.orphaned.CompareAndSwap(true, false)
+}
 
 // effectOf says what a failed call may have done; an error of another kind tells nothing.
 func effectOf(err error) Effect {

@@ -248,8 +248,9 @@ func (m *Memory) Drop() error {
 		n := o.holders.Load()
 		switch {
 		case o.life.stage() == retained && n <= 1:
-			o.doubts.orphaned.Store(true)
-			return o.life.reason
+			if o.doubts.orphan(&o.life) {
+				return o.life.reason
+			}
 		case n < 1:
 			panic(fmt.Sprintf("cuda: Drop of %v with %d holders, want at least 1: it has ended", m, n))
 		case n == 1:

@@ -113,7 +113,7 @@ func (h *Pinned) proven() error {
 		return nil
 	}
 	b.life.reopen(b.context.platform)
-	if b.doubts.orphaned.Load() {
+	if b.doubts.orphaned.CompareAndSwap(true, false) {
 		return h.Free()
 	}
 	return nil
@@ -141,8 +141,9 @@ func (h *Pinned) Free() error {
 	case gone:
 		return nil
 	case retained:
-		b.doubts.orphaned.Store(true)
-		return b.life.reason
+		if b.doubts.orphan(&b.life) {
+			return b.life.reason
+		}
 	}
 	if left := busy(b.String(), false, Debt{"users", b.uses.Load()}); left != nil {
 		return left
