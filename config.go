@@ -108,7 +108,8 @@ type Config struct {
 	CPUs     []int
 	Progress Progress
 	// Spin is how long an adaptive lane spins before it blocks; 0: 50 µs. While payload moves it is ten times as long. While
-	// other threads want the CPU it is less, down to nothing.
+	// other threads want the CPU it is less, down to nothing. Of all lanes of the process one less than GOMAXPROCS spin at a
+	// time, so that callers have a processor to run on.
 	Spin   time.Duration
 	Kernel KernelChoice
 

@@ -183,6 +183,7 @@ func (l *Loop) keepHouse() {
 	for vain := 0; !l.stopped.Load() && !l.knocked.Load(); {
 		vain = l.pass(vain)
 	}
+	l.rise()
 }
 
 // work turns until there is nothing left to do or to spin for, and says until when the host may idle; Past: not at all.
@@ -200,6 +201,7 @@ func (l *Loop) work() Instant {
 			vain = l.vainly(vain)
 		}
 		if l.stopped.Load() {
+			l.rise()
 			return Past
 		}
 	}

@@ -56,7 +56,7 @@ type Options struct {
 	Name string
 	Mode Mode
 	// Spin is how long an adaptive loop spins after work before it blocks; 0: 50 µs. After work that moved 32 KiB or more it is
-	// ten times as long, and less while other threads want the CPU.
+	// ten times as long, and less while other threads want the CPU. One loop less than GOMAXPROCS spins at a time.
 	Spin time.Duration
 	// CPUs is the affinity of Run's thread; empty leaves the thread as it is.
 	CPUs []int
@@ -114,6 +114,7 @@ type Loop struct {
 	tickets ticketTable
 	timers  timerHeap
 	spinner spinner
+	seated  bool   // true exactly while the loop counts as spinning; the own thread's
 	moved   int    // bytes that the last turn's completions moved
 	shown   uint64 // turn of the last look at the kernel's counters
 	queues  []Queue
@@ -178,6 +179,7 @@ func (l *Loop) Run() error {
 		l.receiveGuests()
 		return nil
 	}
+	defer l.rise()
 	for vain := 0; !l.stopped.Load(); {
 		vain = l.pass(vain)
 	}
@@ -224,10 +226,42 @@ func (l *Loop) patience() Instant {
 		return Forever
 	}
 	until := l.spinner.patience(l.now)
-	if until != Past && l.spinner.due(l.now) {
-		l.spinner.observe(l.now, waitedForCPU())
+	if until == Past && !l.sit() {
+		return Forever
+	}
+	if until != Past {
+		l.rise()
+		if l.spinner.due(l.now) {
+			l.spinner.observe(l.now, waitedForCPU())
+		}
 	}
 	return until
+}
+
+// spinning counts the loops of the process that spin. Their threads keep the Go scheduler's processors, and whoever a loop
+// wakes needs one, too: were all taken, it would run only when a loop has spun in vain. The system's CPUs may be idle
+// meanwhile, so that the time that threads wait for them does not tell.
+var spinning atomic.Int32
+
+// sit takes a place among those who spin, one less than there are processors; false: none is free.
+func (l *Loop) sit() bool {
+	if l.seated {
+		return true
+	}
+	if int(spinning.Add(1)) >= runtime.GOMAXPROCS(0) {
+		spinning.Add(-1)
+		return false
+	}
+	l.seated = true
+	return true
+}
+
+// rise gives the place back.
+func (l *Loop) rise() {
+	if l.seated {
+		l.seated = false
+		spinning.Add(-1)
+	}
 }
 
 // Bind attaches the kernel to the calling thread, instead of Run. It serves manual mode.
