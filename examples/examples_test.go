@@ -47,6 +47,24 @@ func TestEachExampleRunsAndShowsWhatItTeaches(t *testing.T) {
 			t.Errorf("%q: %v\n%s", wrong, err, out)
 		}
 	}
+	for wrong, says := range map[string]string{
+		"-twin source": "cuda_copy [-twin]", "-twin peer 127.0.0.1:1": "cuda_copy [-twin]", "-twin source 127.0.0.1:0 0 1": "cuda_copy [-twin]",
+		"source 127.0.0.1:0 -twin": "Flags come first", "-twin 7": "no such GPU", "-twin -remote-slots 17": "must be 1 to 16",
+		"-twin -rdma source 127.0.0.1:0": "no other process",
+	} {
+		out, err := exec.Command(filepath.Join(programs, "cuda_copy"), strings.Fields(wrong)...).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), says) {
+			t.Errorf("cuda_copy %s: %v\n%s", wrong, err, out)
+		}
+	}
+	for flags, says := range map[string]string{
+		"-rdma": "over RDMA (rdma, staged there", "-remote-slots 4": "over TCP (tcp, remote staging, pipelined", "-rdma -remote-slots 1": "remote staging, serial",
+	} {
+		out, err := exec.Command(filepath.Join(programs, "cuda_copy"), append([]string{"-twin"}, append(strings.Fields(flags), "1")...)...).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), says) || !strings.Contains(string(out), "was given back") {
+			t.Errorf("cuda_copy %s: %v\n%s", flags, err, out)
+		}
+	}
 	for name, words := range says {
 		t.Run(name, func(t *testing.T) {
 			out, err := exec.Command(filepath.Join(programs, name), asked[name]...).CombinedOutput()
@@ -67,11 +85,18 @@ func TestEachExampleRunsAndShowsWhatItTeaches(t *testing.T) {
 //
 // field case F-70
 func TestGPUsOfTwoProcessesExchangeMemory(t *testing.T) {
+	for _, flags := range [][]string{{"-twin"}, {"-twin", "-remote-slots", "4"}} {
+		exchange(t, flags)
+	}
+}
+
+func exchange(t *testing.T, flags []string) {
+	t.Helper()
 	program := filepath.Join(t.TempDir(), "cuda_copy")
 	if out, err := exec.Command("go", "build", "-o", program, "./cuda_copy").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	source := exec.Command(program, "-twin", "source", "127.0.0.1:0", "1")
+	source := exec.Command(program, append(flags, "source", "127.0.0.1:0", "1")...)
 	pipe, err := source.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -82,8 +107,8 @@ func TestGPUsOfTwoProcessesExchangeMemory(t *testing.T) {
 	lines := bufio.NewScanner(pipe)
 	lines.Scan()
 	words := strings.Fields(lines.Text()) // cuda_copy peer ENDPOINT EPOCH
-	out, err := exec.Command(program, append([]string{"-twin"}, words[1:]...)...).CombinedOutput()
-	if err != nil || strings.Count(string(out), "from GPU to GPU and back") != 3 || !strings.Contains(string(out), "was given back") {
+	out, err := exec.Command(program, append(flags, words[1:]...)...).CombinedOutput()
+	if err != nil || strings.Count(string(out), "from GPU to GPU and back") != 3 || strings.Contains(string(out), "remote staging") != (len(flags) > 1) || !strings.Contains(string(out), "was given back") {
 		t.Errorf("the peer: %v\n%s", err, out)
 	}
 	if err := source.Process.Signal(os.Interrupt); err != nil {

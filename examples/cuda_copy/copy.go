@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/orbitte/orbitte"
-	"github.com/orbitte/orbitte/cuda"
 )
 
 const (
@@ -21,23 +20,29 @@ const (
 // sizes are the payloads: less than a chunk of pinned memory, a little more than one, and several.
 var sizes = []int{4097, 1<<20 + 17, 5<<20 + 3}
 
-// crowd lets eight callers use one GPU at the same time: over TCP, and inside the engine that has the memory.
-func crowd(driver cuda.Calls, s source, ordinal int) error {
-	e, err := open(driver, "127.0.0.1:0")
+// crowd lets eight callers use one GPU at the same time: over the network, and inside the engine that has the memory.
+func crowd(w *way, s source, ordinal int) error {
+	e, err := w.open("127.0.0.1:0")
 	if err != nil {
 		return err
 	}
-	for _, way := range []struct {
+	over := "over TCP"
+	if w.rdma {
+		over = "over RDMA"
+	}
+	inside := &way{driver: w.driver}
+	for _, c := range []struct {
 		name   string
+		way    *way
 		engine *orbitte.Engine
-	}{{"over TCP", e}, {"inside the engine", s.engine}} {
+	}{{over, w, e}, {"inside the engine", inside, s.engine}} {
 		began := time.Now()
-		moved, path, err := all(driver, way.engine, s, ordinal)
+		moved, path, err := all(c.way, c.engine, s, ordinal)
 		if err != nil {
-			return errors.Join(fmt.Errorf("%s: %w", way.name, err), shut(e))
+			return errors.Join(fmt.Errorf("%s: %w", c.name, err), shut(e))
 		}
 		fmt.Printf("GPU %d, %s (%s): %d callers, %d rounds of %v bytes, every byte and guard checked, %.0f MB/s\n",
-			ordinal, way.name, path, callers, rounds, sizes, float64(moved)/1e6/time.Since(began).Seconds())
+			ordinal, c.name, path, callers, rounds, sizes, float64(moved)/1e6/time.Since(began).Seconds())
 	}
 	return shut(e)
 }
@@ -49,11 +54,11 @@ func shut(e *orbitte.Engine) error {
 }
 
 // all runs the callers with one engine.
-func all(driver cuda.Calls, e *orbitte.Engine, s source, ordinal int) (moved int, path string, err error) {
+func all(w *way, e *orbitte.Engine, s source, ordinal int) (moved int, path string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	// Pinned memory is host memory that the GPU copies from and to at full speed; any other host memory will do.
-	host, err := orbitte.AllocatePinnedHost(driver, ordinal, callers*slot)
+	host, err := orbitte.AllocatePinnedHost(w.driver, ordinal, callers*slot)
 	if err != nil {
 		return 0, "", err
 	}
@@ -70,14 +75,14 @@ func all(driver cuda.Calls, e *orbitte.Engine, s source, ordinal int) (moved int
 	defer func() { err = errors.Join(err, e.CloseSegment(ctx, segment)) }()
 	results := make(chan error, callers)
 	for i := range callers {
-		c := caller{ctx, e, segment, host.Bytes()[i*slot:][:slot], host.Address() + uint64(i*slot), s.memory.Address() + uint64(i*slot)}
+		c := caller{ctx, w, e, segment, host.Bytes()[i*slot:][:slot], host.Address() + uint64(i*slot), s.memory.Address() + uint64(i*slot)}
 		go func() { results <- c.run(i) }()
 	}
 	for range callers {
 		err = errors.Join(err, <-results)
 	}
 	// The way is known for each pair of addresses, before a byte moves and after.
-	path, wayErr := segment.PathOf(orbitte.Request{Operation: orbitte.Write, Local: host.Address(), Remote: s.memory.Address(), Length: 1})
+	path, wayErr := segment.PathOf(w.request(orbitte.Request{Operation: orbitte.Write, Segment: segment, Local: host.Address(), Remote: s.memory.Address(), Length: 1}))
 	for _, n := range sizes {
 		moved += callers * rounds * 3 * n
 	}
@@ -87,6 +92,7 @@ func all(driver cuda.Calls, e *orbitte.Engine, s source, ordinal int) (moved int
 // caller has a slot in host memory and one on the GPU.
 type caller struct {
 	ctx           context.Context
+	way           *way
 	engine        *orbitte.Engine
 	segment       *orbitte.Segment
 	bytes         []byte
@@ -94,7 +100,7 @@ type caller struct {
 }
 
 func (c *caller) move(op orbitte.Operation, at, n int) error {
-	_, err := c.engine.SubmitAndWait(c.ctx, []orbitte.Request{{Operation: op, Segment: c.segment, Local: c.local + uint64(at), Remote: c.remote + uint64(at), Length: uint64(n)}})
+	_, err := c.engine.SubmitAndWait(c.ctx, []orbitte.Request{c.way.request(orbitte.Request{Operation: op, Segment: c.segment, Local: c.local + uint64(at), Remote: c.remote + uint64(at), Length: uint64(n)})})
 	return err
 }
 

@@ -8,24 +8,23 @@ import (
 	"time"
 
 	"github.com/orbitte/orbitte"
-	"github.com/orbitte/orbitte/cuda"
 )
 
 // visit is the peer: what lies on its GPU goes to the source's GPU and comes back beside it. A GPU's memory has no bytes for
 // this program: requests to the engine's own segment fill it and read it.
-func visit(driver cuda.Calls, endpoint, epochText string, ordinal int) (err error) {
+func visit(w *way, endpoint, epochText string, ordinal int) (err error) {
 	epoch, err := orbitte.ParseEpoch(epochText)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	e, err := open(driver, "127.0.0.1:0")
+	e, err := w.open("127.0.0.1:0")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, e.Close(ctx)) }()
-	device, err := orbitte.AllocateDevice(driver, ordinal, 2*slot)
+	device, err := orbitte.AllocateDevice(w.driver, ordinal, 2*slot)
 	if err != nil {
 		return err
 	}
@@ -55,7 +54,7 @@ func visit(driver cuda.Calls, endpoint, epochText string, ordinal int) (err erro
 		return err
 	}
 	defer func() { err = errors.Join(err, e.CloseSegment(ctx, own), e.CloseSegment(ctx, peer)) }()
-	v := voyage{ctx: ctx, engine: e, own: own, peer: peer, host: host, here: device.Address(), there: peer.Regions()[0].Address}
+	v := voyage{way: w, ctx: ctx, engine: e, own: own, peer: peer, host: host, here: device.Address(), there: peer.Regions()[0].Address}
 	for i, n := range sizes {
 		if err := v.run(n, i); err != nil {
 			return fmt.Errorf("%d bytes: %w", n, err)
@@ -65,6 +64,7 @@ func visit(driver cuda.Calls, endpoint, epochText string, ordinal int) (err erro
 }
 
 type voyage struct {
+	way         *way
 	ctx         context.Context
 	engine      *orbitte.Engine
 	own, peer   *orbitte.Segment
@@ -83,8 +83,8 @@ func (v *voyage) run(n, seed int) error {
 	began := time.Now()
 	report, err := v.engine.SubmitAndWait(v.ctx, []orbitte.Request{
 		{Operation: orbitte.Write, Segment: v.own, Local: at, Remote: v.here, Length: length},
-		{Operation: orbitte.Write, Segment: v.peer, Local: v.here, Remote: v.there, Length: length},
-		{Operation: orbitte.Read, Segment: v.peer, Local: back, Remote: v.there, Length: length},
+		v.way.request(orbitte.Request{Operation: orbitte.Write, Segment: v.peer, Local: v.here, Remote: v.there, Length: length}),
+		v.way.request(orbitte.Request{Operation: orbitte.Read, Segment: v.peer, Local: back, Remote: v.there, Length: length}),
 	})
 	if err != nil {
 		return err

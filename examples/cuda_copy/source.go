@@ -9,13 +9,7 @@ import (
 	"time"
 
 	"github.com/orbitte/orbitte"
-	"github.com/orbitte/orbitte/cuda"
 )
-
-// open opens an engine that can use the GPUs.
-func open(driver cuda.Calls, bind string) (*orbitte.Engine, error) {
-	return orbitte.Open(orbitte.Config{Bind: bind, CUDA: driver, Limits: orbitte.Limits{SubmittedBytes: 1 << 30}})
-}
 
 // source is an engine with memory of a GPU that peers may read and write.
 type source struct {
@@ -24,11 +18,11 @@ type source struct {
 	export *orbitte.Registration
 }
 
-func publish(driver cuda.Calls, bind string, ordinal int) (s source, err error) {
-	if s.memory, err = orbitte.AllocateDevice(driver, ordinal, callers*slot); err != nil {
+func publish(w *way, bind string, ordinal int) (s source, err error) {
+	if s.memory, err = orbitte.AllocateDevice(w.driver, ordinal, callers*slot); err != nil {
 		return s, err
 	}
-	if s.engine, err = open(driver, bind); err != nil {
+	if s.engine, err = w.open(bind); err != nil {
 		return s, errors.Join(err, s.memory.Close())
 	}
 	if s.export, err = s.engine.Register(s.memory, 0, callers*slot, orbitte.ReadWrite); err != nil {
@@ -49,12 +43,8 @@ func (s source) end() error {
 }
 
 // serve is the source as a process of its own.
-func serve(driver cuda.Calls, bind string, args []string) error {
-	ordinals, err := chosen(driver, args, false)
-	if err != nil {
-		return err
-	}
-	s, err := publish(driver, bind, ordinals[0])
+func serve(w *way, bind string, ordinal int) error {
+	s, err := publish(w, bind, ordinal)
 	if err != nil {
 		return err
 	}
@@ -66,14 +56,14 @@ func serve(driver cuda.Calls, bind string, args []string) error {
 }
 
 // alone runs both roles on one GPU.
-func alone(driver cuda.Calls, ordinal int) error {
-	s, err := publish(driver, "127.0.0.1:0", ordinal)
+func alone(w *way, ordinal int) error {
+	s, err := publish(w, "127.0.0.1:0", ordinal)
 	if err != nil {
 		return err
 	}
-	err = crowd(driver, s, ordinal)
+	err = crowd(w, s, ordinal)
 	if err == nil {
-		err = visit(driver, s.engine.Endpoint(), s.engine.Epoch().String(), ordinal)
+		err = visit(w, s.engine.Endpoint(), s.engine.Epoch().String(), ordinal)
 	}
 	return errors.Join(err, s.end())
 }
