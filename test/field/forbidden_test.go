@@ -13,11 +13,11 @@ import (
 	"github.com/orbitte/orbitte"
 )
 
-// forbiddenRings holds a child to what an engine does where io_uring is forbidden: by default it takes epoll and says
-// why, by order it fails and says why.
+// forbiddenRings holds a child to what an engine does where io_uring is forbidden: with lanes that it would give a ring it
+// takes epoll and says why, by order it fails and says why.
 func forbiddenRings(t *testing.T, c *child, why, remedy string) {
 	t.Helper()
-	o := ask[opened](c, "open", settings{Log: true})
+	o := ask[opened](c, "open", settings{Log: true, Pinned: true})
 	if o.Kernel != "epoll" {
 		t.Fatalf("the kernel is %s (%s)", o.Kernel, o.Reason)
 	}

@@ -15,6 +15,8 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/orbitte/orbitte"
 )
 
@@ -24,6 +26,7 @@ type settings struct {
 	Bind, Advertise                  string
 	Lanes                            int
 	Direct, Log                      bool
+	Pinned                           bool // to all CPUs that the process may use: nobody else turns a lane
 	Limits                           orbitte.Limits
 	RequestTimeout, SourceTimeout    time.Duration
 	IdleTimeout                      time.Duration
@@ -40,6 +43,15 @@ func (s *settings) config() orbitte.Config {
 	}
 	if s.Direct {
 		c.TCPHostMemory = orbitte.Direct
+	}
+	if s.Pinned {
+		var set unix.CPUSet
+		_ = unix.SchedGetaffinity(0, &set)
+		for cpu := 0; len(c.CPUs) < set.Count(); cpu++ {
+			if set.IsSet(cpu) {
+				c.CPUs = append(c.CPUs, cpu)
+			}
+		}
 	}
 	return c
 }
