@@ -166,7 +166,7 @@ func (h *serving) touch() bool {
 func (h *serving) copy() {
 	staging, leased := h.staging.Bytes(h.machine.length), h.lease.Bytes()
 	if h.write {
-		h.copied = lanes.CopyBack(leased, staging, h.copied, sliceBytes)
+		h.copied = commitSlice(leased, staging, h.copied)
 		return
 	}
 	h.copied = copySlice(staging, leased, h.copied)

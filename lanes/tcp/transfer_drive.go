@@ -23,6 +23,13 @@ func copySlice(to, from []byte, done int) int {
 	return done + lanes.Copy(to[done:min(done+sliceBytes, len(to))], from[done:])
 }
 
+// commitSlice is copySlice for a payload that was just received: of one slice, the end is in the caches.
+func commitSlice(to, from []byte, done int) int {
+	end := min(done+sliceBytes, len(to))
+	lanes.CopyBack(to[:end], from[:end], 0, end-done)
+	return end
+}
+
 // nextTurn is the first instant that belongs to the lane's next turn.
 func nextTurn(lane *lanes.Lane) reactor.Instant { return lane.Now().After(1) }
 
@@ -388,7 +395,7 @@ func (t *Transfer) commit() {
 		t.lease, t.copied = lease, 0
 	}
 	if t.staging.Held() {
-		t.copied = lanes.CopyBack(t.lease.Bytes(), t.staging.Bytes(t.Length), t.copied, sliceBytes)
+		t.copied = commitSlice(t.lease.Bytes(), t.staging.Bytes(t.Length), t.copied)
 		if uint64(t.copied) < t.Length {
 			t.lane().Arm(&t.retry, nextTurn(t.lane()), t)
 			return
