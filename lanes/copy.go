@@ -1,5 +1,9 @@
 package lanes
 
+// SliceBytes is what one turn of a lane copies of one payload at most, so that a large or cold one does not keep the lane
+// from the other peers (SPEC L-2; field case F-45).
+const SliceBytes = 1 << 20
+
 // warmBytes is how much Copy hands to the runtime at a time. From 1 MiB on the runtime's copy on amd64 writes around the
 // caches (VMOVNTDQ, runtime/memmove_amd64.s), but what is copied here is sent, or read by its owner, in the next moment.
 const warmBytes = 256 << 10
@@ -14,14 +18,19 @@ func Copy(to, from []byte) int {
 	return n
 }
 
-// CopyBack copies at most most bytes of from to the same place in to, where done bytes at the end are copied already, and
-// returns how many are now. Who has just received a payload has its end in the caches and not its beginning.
-func CopyBack(to, from []byte, done, most int) int {
-	end := len(from) - done
-	for begin := max(end-most, 0); end > begin; {
-		piece := max(end-warmBytes, begin)
-		copy(to[piece:end], from[piece:end])
-		end = piece
+// CopySlice copies the slice behind done and returns how many bytes are copied now.
+func CopySlice(to, from []byte, done int) int {
+	return done + Copy(to[done:min(done+SliceBytes, len(to))], from[done:])
+}
+
+// CommitSlice is CopySlice for a payload that was just received: it goes through the slice from its end, which is in the
+// caches when its beginning is not any more. From is as long as to, or longer.
+func CommitSlice(to, from []byte, done int) int {
+	end := min(done+SliceBytes, len(to))
+	for piece := end; piece > done; {
+		next := max(piece-warmBytes, done)
+		copy(to[next:piece], from[next:piece])
+		piece = next
 	}
-	return len(from) - end
+	return end
 }

@@ -28,21 +28,21 @@ func TestCopyCopiesEveryByteAndNoOther(t *testing.T) {
 	}
 }
 
-func TestCopyBackGoesFromTheEndPieceByPiece(t *testing.T) {
-	for _, n := range []int{0, 1, warmBytes, 2*warmBytes + 3, 5*warmBytes - 1} {
-		for _, most := range []int{1 + n/3, warmBytes + 7, n + 1} {
-			t.Run(fmt.Sprint(n, " by ", most), func(t *testing.T) {
+func TestSlicesCoverEveryByteOnceAndInOrder(t *testing.T) {
+	for name, slice := range map[string]func(to, from []byte, done int) int{"CopySlice": CopySlice, "CommitSlice": CommitSlice} {
+		for _, n := range []int{0, 1, warmBytes + 1, SliceBytes - 1, SliceBytes, 2*SliceBytes + warmBytes + 3} {
+			t.Run(fmt.Sprint(name, " ", n), func(t *testing.T) {
 				from, to := pattern(n), make([]byte, n)
 				for done := 0; done < n; {
 					before := done
-					if done = CopyBack(to, from, done, most); done != min(before+most, n) {
-						t.Fatalf("%d bytes are copied after %d, at most %d more", done, before, most)
+					if done = slice(to, from, done); done != min(before+SliceBytes, n) {
+						t.Fatalf("%d bytes are copied after %d", done, before)
 					}
-					if !bytes.Equal(to[n-done:], from[n-done:]) || bytes.Count(to[:n-done], []byte{0}) != n-done {
-						t.Fatalf("after %d bytes others than the last %d are there", done, done)
+					if !bytes.Equal(to[:done], from[:done]) || bytes.Count(to[done:], []byte{0}) != n-done {
+						t.Fatalf("after %d bytes others than the first %d are there", done, done)
 					}
 				}
-				if CopyBack(to, from, n, most) != n {
+				if slice(to, from, n) != n {
 					t.Fatal("more was copied than there is")
 				}
 			})

@@ -219,7 +219,7 @@ func (x *session) later(at reactor.Instant) {
 // put copies a slice of a complete payload into its ranges; true when all of it is there.
 func (y *served) put() bool {
 	payload := y.staging.Bytes(y.length)
-	end := min(y.length, y.copied+sliceBytes)
+	end := min(y.length, y.copied+lanes.SliceBytes)
 	for y.copied < end {
 		run := &y.runs[y.at.index]
 		which, inner := y.at.inner/run.Length, y.at.inner%run.Length

@@ -10,13 +10,9 @@ import (
 	"github.com/orbitte/orbitte/segments"
 )
 
-const (
-	// leaseGrace is how long a transfer waits for a conflicting lease of its local ranges before it is refused: what
-	// has just ended on the other side of a socket may hold its lease a moment longer.
-	leaseGrace = 100 * time.Millisecond
-	// sliceBytes is what one turn of the lane copies of an Atomic READ at most (SPEC L-2).
-	sliceBytes = 1 << 20
-)
+// leaseGrace is how long a transfer waits for a conflicting lease of its local ranges before it is refused: what
+// has just ended on the other side of a socket may hold its lease a moment longer.
+const leaseGrace = 100 * time.Millisecond
 
 var errRange = errors.New("a span leaves the local registration, is empty, or the spans do not add up to the transfer's length")
 
@@ -331,7 +327,7 @@ func (t *Transfer) commit() bool {
 		t.copied, t.copyAt = 0, cursor{}
 	}
 	payload := t.staging.Bytes(t.Length)
-	end := min(t.Length, t.copied+sliceBytes)
+	end := min(t.Length, t.copied+lanes.SliceBytes)
 	list := t.gather(t.peer.pool.scratch[:0], &t.copyAt, end-t.copied)
 	for _, to := range list {
 		t.copied += uint64(lanes.Copy(to, payload[t.copied:]))

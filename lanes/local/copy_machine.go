@@ -2,9 +2,6 @@ package local
 
 import "github.com/orbitte/orbitte/lanes"
 
-// sliceBytes is what one turn copies at most.
-const sliceBytes = 1 << 20
-
 // copyMachine decides the steps of one local copy: slices in order, then done.
 type copyMachine struct {
 	length, done uint64
@@ -13,7 +10,7 @@ type copyMachine struct {
 
 // slice is the next run to copy.
 func (m *copyMachine) slice() (offset, n uint64) {
-	return m.done, min(m.length-m.done, sliceBytes)
+	return m.done, min(m.length-m.done, lanes.SliceBytes)
 }
 
 // copied counts a slice and says whether it was the last one.

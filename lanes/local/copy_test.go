@@ -150,7 +150,7 @@ func cause(o lanes.Outcome) (lanes.Cause, netproto.Status) {
 // proves L-2
 func TestLocalCopyMovesTheRangeInSlices(t *testing.T) {
 	r := newRig(t)
-	const length = 3*sliceBytes + 5
+	const length = 3*lanes.SliceBytes + 5
 	remote, local := r.register(length, 1, netproto.ReadWrite), r.register(length, 100, netproto.LocalOnly)
 	ticks := 0
 	for _, d := range []lanes.Direction{lanes.Read, lanes.Write} {
@@ -338,7 +338,7 @@ func TestCopyOntoItselfIsRefused(t *testing.T) {
 // proves T-1
 func TestCopyUnderWayIsCompleted(t *testing.T) {
 	r := newRig(t)
-	const length = 2*sliceBytes + 1
+	const length = 2*lanes.SliceBytes + 1
 	remote, local := r.register(length, 1, netproto.ReadWrite), r.register(length, 100, netproto.LocalOnly)
 	a := r.ask(lanes.Read, local, remote)
 	a.Deadline = r.world.Now().After(time.Nanosecond)
@@ -359,7 +359,7 @@ func TestCopyUnderWayIsCompleted(t *testing.T) {
 // proves L-6
 func TestLocalCopyAllocatesNothing(t *testing.T) {
 	r := newRig(t)
-	remote, local := r.register(sliceBytes+1, 1, netproto.ReadWrite), r.register(sliceBytes+1, 100, netproto.LocalOnly)
+	remote, local := r.register(lanes.SliceBytes+1, 1, netproto.ReadWrite), r.register(lanes.SliceBytes+1, 100, netproto.LocalOnly)
 	a := r.ask(lanes.Write, local, remote)
 	a.Done = func(t *Transfer) { t.Local.Return(); a.done++ }
 	run := func() {

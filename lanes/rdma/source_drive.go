@@ -496,7 +496,7 @@ func (p *parent) touch(a segments.Access) bool {
 	if p.write {
 		to, from = from, to
 	}
-	if p.copied = copySlice(to, from, p.copied); uint64(p.copied) < p.length {
+	if p.copied = lanes.CopySlice(to, from, p.copied); uint64(p.copied) < p.length {
 		lane.Arm(&p.retry, lane.Now().After(1), (*parentRetry)(p))
 		return false
 	}

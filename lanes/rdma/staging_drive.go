@@ -10,15 +10,6 @@ import (
 	"github.com/orbitte/orbitte/verbs"
 )
 
-// sliceBytes is what one turn of the lane copies at most, so that a large transfer does not keep the lane from its
-// other peers (SPEC L-2).
-const sliceBytes = 1 << 20
-
-// copySlice copies the slice behind done and returns how many bytes are copied now.
-func copySlice(to, from []byte, done int) int {
-	return done + copy(to[done:min(done+sliceBytes, len(to))], from[done:])
-}
-
 // staging is private registered memory of one transfer or one parent, for host memory (SPEC R-6). It is not pooled: a staged transfer
 // builds a connection of its own (SPEC R-16), beside which registering costs little. Its charge is taken before it is
 // made, and repaid when the last region is deregistered.

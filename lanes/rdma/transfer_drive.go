@@ -438,7 +438,7 @@ func (t *Transfer) leaseLocal() {
 		t.ask()
 		return
 	}
-	if t.copied = copySlice(t.staging.backing.Bytes(), t.lease.Bytes(), t.copied); uint64(t.copied) < t.Length {
+	if t.copied = lanes.CopySlice(t.staging.backing.Bytes(), t.lease.Bytes(), t.copied); uint64(t.copied) < t.Length {
 		t.pause(t.rails.lane.Now().After(1))
 		return
 	}

@@ -198,7 +198,7 @@ func (t *Transfer) commit() {
 		}
 		t.lease, t.copied = lease, 0
 	}
-	if t.copied = copySlice(t.lease.Bytes(), t.staging.backing.Bytes(), t.copied); uint64(t.copied) < t.Length {
+	if t.copied = lanes.CommitSlice(t.lease.Bytes(), t.staging.backing.Bytes(), t.copied); uint64(t.copied) < t.Length {
 		lane.Arm(&t.retry, lane.Now().After(1), (*transferRetry)(t))
 		return
 	}

@@ -166,10 +166,10 @@ func (h *serving) touch() bool {
 func (h *serving) copy() {
 	staging, leased := h.staging.Bytes(h.machine.length), h.lease.Bytes()
 	if h.write {
-		h.copied = commitSlice(leased, staging, h.copied)
+		h.copied = lanes.CommitSlice(leased, staging, h.copied)
 		return
 	}
-	h.copied = copySlice(staging, leased, h.copied)
+	h.copied = lanes.CopySlice(staging, leased, h.copied)
 }
 
 func (h *serving) payload() []byte {

@@ -10,13 +10,12 @@ import (
 )
 
 // largeBytes takes several slices to copy.
-const largeBytes = 3*sliceBytes + 5
+const largeBytes = 3*lanes.SliceBytes + 5
 
-// halfChanged is true exactly when a range that had one pattern has the other one at one of its ends only.
+// halfChanged is true exactly when a range that had one pattern has the other one at its start only.
 func (m *memory) halfChanged(from, to byte) bool {
 	last := m.Length() - 1
-	first := m.bytes()[0] == to<<6
-	return first != (m.bytes()[last] == byte(last*7+last>>8)&0x3f|to<<6) && from != to
+	return m.bytes()[0] == to<<6 && m.bytes()[last] != byte(last*7+last>>8)&0x3f|to<<6 && from != to
 }
 
 // A commit of several slices, at the requester and at the source, is never seen by others, and is
@@ -82,7 +81,7 @@ func TestCommitUnderWayIsCompleted(t *testing.T) {
 // field case F-45
 func TestLargeCopyLetsOthersHaveTheirTurn(t *testing.T) {
 	mappings(t)
-	const huge = 12 * sliceBytes
+	const huge = 12 * lanes.SliceBytes
 	// Packets take no time, as the copies do not on the virtual clock: what counts is who has how many turns.
 	r := newRig(t, 2, simkernel.WorldOptions{Buffer: huge + 1000, DelayMin: 1, DelayMax: 1})
 	defer r.finish()

@@ -11,24 +11,8 @@ import (
 	"github.com/orbitte/orbitte/segments"
 )
 
-// sliceBytes is what one turn of the lane copies of one payload at most, so that a large or cold one does not
-// keep the lane from the other peers (SPEC L-2; field case F-45).
-const sliceBytes = 1 << 20
-
 // leaseGrace is how long a direct transfer waits for a conflicting lease before it is refused.
 const leaseGrace = 100 * time.Millisecond
-
-// copySlice copies the slice behind done and returns how many bytes are copied now.
-func copySlice(to, from []byte, done int) int {
-	return done + lanes.Copy(to[done:min(done+sliceBytes, len(to))], from[done:])
-}
-
-// commitSlice is copySlice for a payload that was just received: of one slice, the end is in the caches.
-func commitSlice(to, from []byte, done int) int {
-	end := min(done+sliceBytes, len(to))
-	lanes.CopyBack(to[:end], from[:end], 0, end-done)
-	return end
-}
 
 // nextTurn is the first instant that belongs to the lane's next turn.
 func nextTurn(lane *lanes.Lane) reactor.Instant { return lane.Now().After(1) }
@@ -305,7 +289,7 @@ func (t *Transfer) stage() bool {
 		}
 		t.lease, t.copied = lease, 0
 	}
-	t.copied = copySlice(t.staging.Bytes(t.Length), t.lease.Bytes(), t.copied)
+	t.copied = lanes.CopySlice(t.staging.Bytes(t.Length), t.lease.Bytes(), t.copied)
 	if uint64(t.copied) < t.Length {
 		t.lane().Arm(&t.retry, nextTurn(t.lane()), t)
 		return false
@@ -395,7 +379,7 @@ func (t *Transfer) commit() {
 		t.lease, t.copied = lease, 0
 	}
 	if t.staging.Held() {
-		t.copied = commitSlice(t.lease.Bytes(), t.staging.Bytes(t.Length), t.copied)
+		t.copied = lanes.CommitSlice(t.lease.Bytes(), t.staging.Bytes(t.Length), t.copied)
 		if uint64(t.copied) < t.Length {
 			t.lane().Arm(&t.retry, nextTurn(t.lane()), t)
 			return

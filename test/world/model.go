@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/orbitte/orbitte"
+	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/reactor"
 )
 
@@ -168,11 +169,8 @@ func without(list []*op, o *op) []*op {
 	return list
 }
 
-// sliceBytes is what a turn copies of one payload at most (L-2).
-const sliceBytes = 1 << 20
-
 // pieces says whether the destination may be seen with a part of the payload: placed directly, or copied in several turns.
-func (o *op) pieces() bool { return o.direct || o.length > sliceBytes }
+func (o *op) pieces() bool { return o.direct || o.length > lanes.SliceBytes }
 
 // apart says whether the op goes another way than the control stream.
 func (o *op) apart() bool { return o.rdma || o.fast || o.slotted }
