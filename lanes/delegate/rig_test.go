@@ -20,6 +20,7 @@ import (
 	"github.com/orbitte/orbitte/reactor"
 	"github.com/orbitte/orbitte/reactor/simkernel"
 	"github.com/orbitte/orbitte/segments"
+	"github.com/orbitte/orbitte/test/graves"
 )
 
 var (
@@ -50,7 +51,8 @@ type setup struct {
 
 // rig is a simulated world of nodes with one lane and two GPUs each.
 type rig struct {
-	graves
+	graves.Graves[Transfer]
+
 	t     testing.TB
 	seed  uint64
 	world *simkernel.World
@@ -83,8 +85,8 @@ func newRig(t testing.TB, seed uint64) *rig {
 
 func (r *rig) until(what string, done func() bool) {
 	r.t.Helper()
-	defer r.graves.dig(r.t)
-	if err := r.world.RunUntil(func() bool { r.graves.dig(r.t); return done() }, r.world.Now().After(patience)); err != nil {
+	defer r.Dig(r.t)
+	if err := r.world.RunUntil(func() bool { r.Dig(r.t); return done() }, r.world.Now().After(patience)); err != nil {
 		r.t.Fatalf("%s: %v", what, err)
 	}
 }
@@ -186,7 +188,7 @@ func (n *node) loop(name string, rests bool) *reactor.Loop {
 	if err := loop.Bind(); err != nil {
 		n.t.Fatal(err)
 	}
-	turn := func() bool { defer n.graves.dig(n.t); return loop.Turn(reactor.Forever) }
+	turn := func() bool { defer n.Dig(n.t); return loop.Turn(reactor.Forever) }
 	if rests {
 		n.tasks = append(n.tasks, n.world.AddFor(turn, kernel))
 	} else {
@@ -314,7 +316,7 @@ func (n *node) ask(d lanes.Direction, to *node, local, remote *memory, localAt, 
 		if t.Outcome.Drained {
 			t.Local.Return()
 		}
-		n.inter(t)
+		n.Inter(t, sentinel)
 	}
 	a.node, a.to = n, to
 	return a

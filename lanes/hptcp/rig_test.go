@@ -13,6 +13,7 @@ import (
 	"github.com/orbitte/orbitte/reactor"
 	"github.com/orbitte/orbitte/reactor/simkernel"
 	"github.com/orbitte/orbitte/segments"
+	"github.com/orbitte/orbitte/test/graves"
 )
 
 var (
@@ -69,15 +70,15 @@ func (s *setup) complete() {
 
 // rig is a simulated world with nodes of one lane each, and scripted peers that speak raw bytes.
 type rig struct {
-	graves
-	greeted int // wires so far, whose streams have numbers in turn
-	t       testing.TB
-	world   *simkernel.World
-	process *simkernel.Process // of the scripts
-	loop    *reactor.Loop
-	nodes   []*node
-	wires   []*wire
-	ports   []*port
+	graves.Graves[Transfer]     // of those that have ended in this step
+	greeted                 int // wires so far, whose streams have numbers in turn
+	t                       testing.TB
+	world                   *simkernel.World
+	process                 *simkernel.Process // of the scripts
+	loop                    *reactor.Loop
+	nodes                   []*node
+	wires                   []*wire
+	ports                   []*port
 }
 
 func newRig(t testing.TB, seed uint64, o simkernel.WorldOptions) *rig {
@@ -91,8 +92,8 @@ func newRig(t testing.TB, seed uint64, o simkernel.WorldOptions) *rig {
 // until lets the world go on until done.
 func (r *rig) until(what string, done func() bool) {
 	r.t.Helper()
-	defer r.graves.dig(r.t)
-	if err := r.world.RunUntil(func() bool { r.graves.dig(r.t); return done() }, r.world.Now().After(patience)); err != nil {
+	defer r.Dig(r.t)
+	if err := r.world.RunUntil(func() bool { r.Dig(r.t); return done() }, r.world.Now().After(patience)); err != nil {
 		r.t.Fatalf("%s: %v", what, err)
 	}
 }
@@ -133,7 +134,7 @@ func (r *rig) node(host netip.Addr, s setup) *node {
 		r.t.Fatal(err)
 	}
 	n.listener.Start()
-	r.world.Add(func() bool { defer r.graves.dig(r.t); return n.lane.Turn(reactor.Forever) })
+	r.world.Add(func() bool { defer r.Dig(r.t); return n.lane.Turn(reactor.Forever) })
 	r.nodes = append(r.nodes, n)
 	return n
 }
@@ -236,7 +237,7 @@ func (a *attempt) Cancel() {
 // settled looks whether an end was the last touch.
 func (a *attempt) settled() {
 	if a.rig != nil {
-		a.rig.dig(a.rig.t)
+		a.rig.Dig(a.rig.t)
 	}
 }
 
@@ -250,7 +251,7 @@ func (n *node) ask(d lanes.Direction, local *memory, region uint64) *attempt {
 		a.at = n.lane.Now()
 		t.Local.Return()
 		if n.rig != nil {
-			n.rig.inter(t)
+			n.rig.Inter(t, sentinel)
 		}
 	}
 	return a

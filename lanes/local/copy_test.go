@@ -13,11 +13,13 @@ import (
 	"github.com/orbitte/orbitte/reactor"
 	"github.com/orbitte/orbitte/reactor/simkernel"
 	"github.com/orbitte/orbitte/segments"
+	"github.com/orbitte/orbitte/test/graves"
 )
 
 // rig is one lane without any socket.
 type rig struct {
-	graves
+	graves.Graves[Transfer]
+
 	t             *testing.T
 	world         *simkernel.World
 	process       *simkernel.Process
@@ -40,7 +42,7 @@ func newRig(t *testing.T) *rig {
 		Policy:  &lanes.Policy{PayloadBytesMax: 8 << 20},
 		Tracker: r.tracker,
 	}
-	r.world.Add(func() bool { defer r.graves.dig(r.t); return r.lane.Turn(reactor.Forever) })
+	r.world.Add(func() bool { defer r.Dig(r.t); return r.lane.Turn(reactor.Forever) })
 	return r
 }
 
@@ -114,7 +116,7 @@ func (r *rig) ask(d lanes.Direction, local *segments.Registration, region *segme
 		if t.letter.Waiting() {
 			r.t.Error("a transfer has ended with a letter on its way: on another lane it would meet it")
 		}
-		r.inter(t)
+		r.Inter(t, sentinel)
 	}
 	return a
 }
@@ -125,13 +127,13 @@ func (r *rig) start(a *attempt) *attempt {
 	}
 	a.done = 0
 	a.Start(r.lane)
-	r.dig(r.t)
+	r.Dig(r.t)
 	return a
 }
 
 func (r *rig) wait(a *attempt) lanes.Outcome {
 	r.t.Helper()
-	if err := r.world.RunUntil(func() bool { r.graves.dig(r.t); return a.done > 0 }, r.world.Now().After(time.Minute)); err != nil {
+	if err := r.world.RunUntil(func() bool { r.Dig(r.t); return a.done > 0 }, r.world.Now().After(time.Minute)); err != nil {
 		r.t.Fatal(err)
 	}
 	return a.Outcome
@@ -169,7 +171,7 @@ func TestLocalCopyMovesTheRangeInSlices(t *testing.T) {
 			r.lane.Turn(reactor.Past)
 			ticks++
 		}
-		r.dig(t)
+		r.Dig(t)
 		o := a.Outcome
 		wanted := lanes.Outcome{Bytes: length, Local: lanes.EffectComplete, Drained: true}
 		if d == lanes.Write {

@@ -279,7 +279,7 @@ func TestALocalRequestCanBeEndedWhileItWaitsForAChunk(t *testing.T) {
 	if a.Cancel(); a.done != 1 {
 		t.Error("a request that waits was cancelled and has not ended")
 	}
-	r.dig(t)
+	r.Dig(t)
 	if c, _ := cause(a.Outcome); c != lanes.Cancelled || a.Outcome.Local != lanes.EffectNone {
 		t.Errorf("%+v", a.Outcome)
 	}

@@ -170,7 +170,7 @@ func (e *ends) transfer(d lanes.Direction, local, remote *memory, offset uint64)
 		if t.Outcome.Drained {
 			t.Local.Return()
 		}
-		e.inter(t)
+		e.Inter(t, sentinel)
 	}
 	return a
 }

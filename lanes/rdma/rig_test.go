@@ -16,6 +16,7 @@ import (
 	"github.com/orbitte/orbitte/reactor"
 	"github.com/orbitte/orbitte/reactor/simkernel"
 	"github.com/orbitte/orbitte/segments"
+	"github.com/orbitte/orbitte/test/graves"
 	"github.com/orbitte/orbitte/verbs"
 	"github.com/orbitte/orbitte/verbs/simverbs"
 )
@@ -26,7 +27,8 @@ const patience = 20 * time.Minute
 // rig is a simulated world with a fabric: sites that are engines as far as this room goes. Everything runs on the test's
 // goroutine.
 type rig struct {
-	graves
+	graves.Graves[Transfer]
+
 	t         testing.TB
 	world     *simkernel.World
 	fabric    *simverbs.Fabric
@@ -168,7 +170,7 @@ func (r *rig) loop(s *site, name string) *reactor.Loop {
 	kernel := s.process.Kernel()
 	loop := reactor.NewLoop(kernel, reactor.Options{Name: name, Mode: reactor.Manual})
 	must(r.t, loop.Bind())
-	r.world.AddFor(func() bool { defer r.graves.dig(r.t); return !s.dead && loop.Turn(reactor.Forever) }, kernel)
+	r.world.AddFor(func() bool { defer r.Dig(r.t); return !s.dead && loop.Turn(reactor.Forever) }, kernel)
 	return loop
 }
 
@@ -250,8 +252,8 @@ func (s *site) peer(i int, to *site) *Peer {
 // until steps the world.
 func (r *rig) until(what string, done func() bool) {
 	r.t.Helper()
-	defer r.graves.dig(r.t)
-	if err := r.world.RunUntil(func() bool { r.graves.dig(r.t); return done() }, r.world.Now().After(patience)); err != nil {
+	defer r.Dig(r.t)
+	if err := r.world.RunUntil(func() bool { r.Dig(r.t); return done() }, r.world.Now().After(patience)); err != nil {
 		r.t.Fatalf("%s: %v", what, err)
 	}
 }

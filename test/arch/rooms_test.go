@@ -114,6 +114,7 @@ var rooms = []room{
 	{"test/netns", "checks in a network namespace", join(house, places{"test/*"})},
 	{"test/field", "field cases that need several processes", join(house, places{"test/*"})},
 	{"test/soak", "engines in real processes for a long time, under seeded faults", join(house, places{"test/*"})},
+	{"test/graves", "who touches an object after it has told of its end", nil},
 	{"test/leak", "nothing is left after a test: goroutines, descriptors, mappings, charges", join(house, places{"test/*"})},
 	{"test/consumer", "a module that uses only the public API", places{"."}},
 }
