@@ -11,7 +11,7 @@ import (
 // chunkBytesMax bounds one operation on a socket, so that one huge payload takes its turn like
 // everything else on the lane (SPEC L-2). From 1 MiB up larger calls gain nothing; a payload of just that goes in one
 // call with its header, instead of a call and a packet more for the last few bytes.
-const chunkBytesMax = 1<<20 + 4<<10
+const chunkBytesMax = 1<<20 + outBytes
 
 // User owns a stream and is told what became of what it asked.
 type User interface {

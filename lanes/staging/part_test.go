@@ -21,9 +21,9 @@ func TestAPartIsClearedOfWhatOthersLeft(t *testing.T) {
 			t.Fatal(fault)
 		}
 		var part Part
-		r.until("a part", func() (ok bool) {
+		r.until("a part", func() bool {
 			if part == (Part{}) {
-				part, ok = p.flow.Take()
+				part, _ = p.flow.Take()
 			}
 			return part != (Part{})
 		})

@@ -303,7 +303,7 @@ func (g *generator) allocate(i int) {
 		length = g.x.length(length)
 	}
 	if g.p.large && len(s.memories) == 0 {
-		length = 1<<20 + g.between(1, 1<<18)
+		length = 3<<19 + g.between(1, 1<<18)
 	}
 	m := plannedMemory{g.name(), length}
 	s.memories = append(s.memories, m)
