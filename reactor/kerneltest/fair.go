@@ -1,6 +1,7 @@
 package kerneltest
 
 import (
+	"slices"
 	"time"
 
 	"github.com/orbitte/orbitte/reactor"
@@ -12,6 +13,7 @@ var fairCases = []conformance{
 	{"BusyStreamDoesNotHideAQuietOne", quietStream},
 	{"BusyStreamDoesNotHideAccept", busyAccept},
 	{"LikelyStreamDoesNotHideAnother", likelyStream},
+	{"SmallOperationIsNotBehindPayload", smallFirst},
 }
 
 // takeTurns keeps six streams readable all the time and takes two completions at once: all of them
@@ -81,6 +83,42 @@ func likelyStream(r *rig) {
 		}
 		r.must(r.send(k, c, r.text("x")))
 		r.must(silent)
+	}
+}
+
+// smallFirst: payload waits for the next Poll when something else is done in this one, and is done piece by piece; what a
+// small request needs is never behind more than one piece of payload.
+//
+// proves L-2
+func smallFirst(r *rig) {
+	if !r.Concurrent {
+		r.Skip("virtual-time: payload takes no time on this kernel")
+	}
+	k := r.kernel()
+	listener, bound := r.listen(k, r.IPv4)
+	const payload = 64<<10 + 1
+	var streams []reactor.Descriptor
+	for range 3 {
+		c, _ := r.join(k, listener, bound, k)
+		streams = append(streams, c)
+	}
+	var sends []reactor.Ticket // they are done at once, whether their peer reads or not
+	for i, bytes := range []int{payload, payload, 1} {
+		sends = append(sends, r.send(k, streams[i], r.memory(bytes)))
+	}
+	var order []int
+	for end := k.Now().After(patience); len(order) < len(sends) && k.Now() < end; {
+		if n := r.poll(k, r.out, reactor.Past); n > 1 {
+			r.Errorf("%d operations were done in one Poll", n)
+		}
+		for i, ticket := range sends {
+			if r.operations[ticket].ended && !slices.Contains(order, i) {
+				order = append(order, i)
+			}
+		}
+	}
+	if !slices.Equal(order, []int{2, 0, 1}) {
+		r.Errorf("done in the order %v", order)
 	}
 }
 

@@ -398,37 +398,3 @@ func TestSpinningTriesAFewTimesBeforeItUsesTheRing(t *testing.T) {
 		r.end(client, server)
 	}
 }
-
-// Payload waits for the next Poll when something else is done in this one, and is done piece by piece: what a small
-// request needs is never behind more than one large transfer.
-//
-// proves L-2
-func TestSmallOperationIsNotBehindLargeOnes(t *testing.T) {
-	r := newRig(t, Options{})
-	var ends, receives []reactor.Descriptor
-	for range 3 {
-		client, server := r.pair()
-		ends, receives = append(ends, client), append(receives, server)
-	}
-	large := [2][]byte{make([]byte, socket.SmallBytes+1), make([]byte, socket.SmallBytes+1)}
-	var tickets []reactor.Ticket
-	for i, server := range ends[:2] { // sends are done at once, whether their peer reads or not
-		tickets = append(tickets, r.send(server, large[i]))
-	}
-	tickets = append(tickets, r.send(ends[2], []byte("x")))
-	var out [8]reactor.Completion
-	var order []reactor.Ticket
-	for until := r.Now().After(2 * time.Second); len(order) < 3 && r.Now() < until; {
-		n := r.Poll(out[:], 0)
-		if n > 1 {
-			t.Errorf("%d operations were done in one Poll", n)
-		}
-		for _, c := range out[:n] {
-			order = append(order, c.Ticket)
-		}
-	}
-	if len(order) != 3 || order[0] != tickets[2] || order[1] != tickets[0] || order[2] != tickets[1] {
-		t.Errorf("done in the order %v of %v", order, tickets)
-	}
-	r.end(append(ends, receives...)...)
-}
