@@ -76,6 +76,9 @@ func New(o Options) (*Kernel, error) {
 	if o.flags == nil {
 		o.flags = flagSets(o.AnyThread)
 	}
+	if err := Probe(); err != nil { // the ring itself can be used only by the thread of Bind
+		return nil, err
+	}
 	ring, err := openRing(uint32(o.Entries), uint32(o.Completions), o.flags)
 	if err != nil {
 		return nil, err

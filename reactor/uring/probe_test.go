@@ -51,7 +51,7 @@ func TestProbeNamesTheSeccompFilter(t *testing.T) {
 	}
 	n, _ := strconv.Atoi(value)
 	errno := syscall.Errno(n)
-	forbidSetup(t, uint32(n))
+	forbid(t, unix.SYS_IO_URING_SETUP, 0, uint32(n))
 	u := unavailable(t, Probe())
 	if u.Reason != reasons[errno] || !errors.Is(u, errno) || !u.Filtered {
 		t.Errorf("%v: %+v", errno, u)
@@ -62,6 +62,50 @@ func TestProbeNamesTheSeccompFilter(t *testing.T) {
 	if _, err := New(Options{}); err == nil || unavailable(t, err).Reason != u.Reason {
 		t.Error("New says:", err)
 	}
+}
+
+// A filter may permit the set-up and forbid the calls that use the ring, or a way to wait that they have: that is found
+// by Probe and New, before there is a lane for which it would be the end of the process.
+//
+// field case F-61
+func TestNewNamesAFilterThatForbidsOnlyTheUse(t *testing.T) {
+	calls := map[string]struct{ call, flags uint32 }{
+		"register": {unix.SYS_IO_URING_REGISTER, 0}, "enter": {unix.SYS_IO_URING_ENTER, 0}, "wait": {unix.SYS_IO_URING_ENTER, enterExtArg},
+	}
+	errnos := map[syscall.Errno]Reason{unix.EPERM: Seccomp, unix.ENOSYS: NotImplemented}
+	value := os.Getenv(childErrno)
+	if value == "" {
+		if err := Probe(); err != nil {
+			t.Skip("no-io-uring:", err)
+		}
+		for name := range calls {
+			for errno := range errnos {
+				inChild(t, "TestNewNamesAFilterThatForbidsOnlyTheUse", name+" "+strconv.Itoa(int(errno)))
+			}
+		}
+		return
+	}
+	name, number, _ := strings.Cut(value, " ")
+	n, _ := strconv.Atoi(number)
+	holdings(t) // the runtime opens what it keeps
+	descriptors, kib := holdings(t)
+	forbid(t, calls[name].call, calls[name].flags, uint32(n))
+	for what, err := range map[string]error{"Probe": Probe(), "New": opens(Options{}), "New for any thread": opens(Options{AnyThread: true})} {
+		if u := unavailable(t, err); u.Reason != errnos[syscall.Errno(n)] || u.Errno != syscall.Errno(n) || !u.Filtered {
+			t.Errorf("%s says %+v", what, u)
+		}
+	}
+	if d, m := holdings(t); d != descriptors || m != kib {
+		t.Errorf("descriptors %d → %d, mappings %d → %d KiB", descriptors, d, kib, m)
+	}
+}
+
+func opens(o Options) error {
+	k, err := New(o)
+	if err == nil {
+		_ = k.Shutdown() // the caller misses the error
+	}
+	return err
 }
 
 // field case F-61: the sysctl forbids io_uring; the probe names it and its value. The sysctl is the whole

@@ -7,14 +7,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forbidSetup makes io_uring_setup answer errno in this whole process, for good (seccomp(2)). The process is a
-// child made for that.
-func forbidSetup(t *testing.T, errno uint32) {
+// forbid makes one call of this whole process answer errno, for good (seccomp(2)); with flags not 0 only where the
+// fourth argument has one of them. The process is a child made for that.
+func forbid(t *testing.T, call, flags, errno uint32) {
 	t.Helper()
-	const load, jumpEqual, answer = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K
+	const load, answer = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_RET | unix.BPF_K
+	const jumpEqual, jumpAny, jumpAtLeast = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K
+	chosen := unix.SockFilter{Code: jumpAny, Jt: 0, Jf: 1, K: flags}
+	if flags == 0 {
+		chosen = unix.SockFilter{Code: jumpAtLeast, Jt: 0, Jf: 1, K: 0} // any
+	}
 	filter := []unix.SockFilter{
 		{Code: load, K: 0}, // seccomp_data.nr
-		{Code: jumpEqual, Jt: 0, Jf: 1, K: unix.SYS_IO_URING_SETUP},
+		{Code: jumpEqual, Jt: 0, Jf: 3, K: call},
+		{Code: load, K: 16 + 3*8}, // the low half of seccomp_data.args[3]
+		chosen,
 		{Code: answer, K: unix.SECCOMP_RET_ERRNO | errno},
 		{Code: answer, K: unix.SECCOMP_RET_ALLOW},
 	}
