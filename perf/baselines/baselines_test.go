@@ -8,9 +8,11 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
@@ -157,8 +159,18 @@ func TestRawStreamStaysInStepWithItsServer(t *testing.T) {
 	if times != 10 {
 		t.Errorf("%d round trips behind a thread", times)
 	}
-	if _, err := s.PullAsked(Command{Count: 7, Size: 4096}, 3, block); err != nil {
-		t.Fatal(err)
+	far := make([]byte, WorkingBytes)
+	Fill(far)
+	for _, piece := range []uint64{4096, 1024} { // the server's blocks begin anew with each command
+		clear(block)
+		if _, err := s.PullAsked(Command{Count: 7, Size: 4096}, piece, 3, block); err != nil {
+			t.Fatal(err)
+		}
+		for at := uint64(0); at < 7*4096; at += piece {
+			if !bytes.Equal(block[at:][:piece], far[:piece]) {
+				t.Fatalf("pieces of %d bytes: the one at %d is not there", piece, at)
+			}
+		}
 	}
 	exercise(t, s)
 }
@@ -393,4 +405,52 @@ func TestPeersAreFoundFromAnyFolder(t *testing.T) {
 			t.Errorf("from %s: %v", folder, err)
 		}
 	}
+}
+
+// The engine allocates in huge pages; servers whose memory was in small ones would pay for them in each copy.
+func TestMemoryOfServersIsInHugePagesAsTheEnginesIs(t *testing.T) {
+	if _, err := os.Stat("/sys/kernel/mm/transparent_hugepage"); err != nil {
+		t.Skip("huge pages: this kernel has none: ", err)
+	}
+	const n = 5 << 20
+	var m Memory
+	defer m.Close()
+	small := m.Hold(100)
+	if len(small) != 100 || bytes.IndexByte(small, 0) >= 0 {
+		t.Errorf("%d bytes, or one without content", len(small))
+	}
+	b := m.Hold(n)
+	if at := uintptr(unsafe.Pointer(unsafe.SliceData(b))); len(b) != n || at%hugePage != 0 {
+		t.Fatalf("%d bytes at %#x", len(b), at)
+	}
+	if again := m.Hold(n - 1); &again[0] != &b[0] {
+		t.Error("enough memory was replaced")
+	}
+	want := make([]byte, n)
+	if Fill(want); !bytes.Equal(b, want) {
+		t.Error("the content is not Fill's")
+	}
+	if flags := mappingFlags(t, uintptr(unsafe.Pointer(unsafe.SliceData(b)))); !slices.Contains(flags, "hg") {
+		t.Errorf("its mapping has the flags %q, not that of huge pages", flags)
+	}
+}
+
+// mappingFlags are the VmFlags of proc_pid_smaps(5) of the mapping that begins at, or just before, an address.
+func mappingFlags(t *testing.T, address uintptr) []string {
+	text, err := os.ReadFile("/proc/self/smaps")
+	if err != nil {
+		t.Skip("smaps: the system does not show mappings: ", err)
+	}
+	inside := false
+	for line := range strings.Lines(string(text)) {
+		var low, high uintptr
+		if n, _ := fmt.Sscanf(line, "%x-%x ", &low, &high); n == 2 {
+			inside = low <= address && address < high
+		}
+		if flags, found := strings.CutPrefix(line, "VmFlags:"); found && inside {
+			return strings.Fields(flags)
+		}
+	}
+	t.Skip("smaps: the system does not show the flags of mappings")
+	return nil
 }

@@ -14,14 +14,14 @@
 //
 // Common to all that are ours: two processes, the measuring one and the source process; one thread at each end of a stream;
 // sockets over 127.0.0.1 with TCP_NODELAY, buffers left to the kernel's tuning, and reno, which the engine takes on one host
-// as well (Reno). Each end goes round in WorkingBytes of memory of its own (Offset), block by block, at both ends and in the
+// as well (Reno); memory off the Go heap, in huge pages where advice gets them, as the engine's own is (Memory). Each end goes round in WorkingBytes of memory of its own (Offset), block by block, at both ends and in the
 // engine's requests alike: 4 MiB, more than a core's cache, so that no side keeps its payload hot. All memory has real content
 // (Fill) and was touched before. Samples are made in turns of tens of milliseconds, each behind one that does not count, in an
 // order that changes from round to round; a ratio is made of two samples of one round, and the median of the ratios counts.
 // Of several baselines the one with the best median over the run is taken, not the best of each round (figures.Best).
 //
 // Raw loop, bulk (Stream.Bulk): one command of 16 bytes, then the blocks one after the other in one direction, by read(2)
-// and write(2) of what is left of a block, without MSG flags or gathered calls. "Blocking" waits in epoll_wait(2),
+// and write(2) of what is left of a block, without MSG flags or gathered calls, and past Go's scheduler, as the engine calls. "Blocking" waits in epoll_wait(2),
 // edge-triggered, after EAGAIN; "spinning" calls again at once. Fair to the engine: same bytes, memory, sockets, threads.
 // In the loop's favour: nobody asks for a block, checks a range, or says that it has come; there is one command for a whole
 // sample, where the engine answers for each block and begins anew with each submission. In the engine's favour: nothing, but
@@ -40,7 +40,7 @@
 //
 // Go net: the same commands by net.Conn and io.ReadFull, a goroutine at each end. gnet: its server with buffers of 1 MiB (64 KiB
 // halve its rate), one loop on a locked thread; its client is the raw loop, blocking, which is faster than a client of gnet, and
-// asks for each block some blocks ahead, since gnet tells no server when its output has left. grpc-go: unary calls and one
+// asks for each block some blocks ahead (of a large one, some pieces of 1 MiB), since gnet tells no server when its output has left. grpc-go: unary calls and one
 // streaming call, windows of 64 MiB, buffers of 1 MiB, a codec that passes bytes through without protobuf, received into the memory
 // that they are for.
 //

@@ -44,7 +44,8 @@ func ServeNet(l net.Listener) {
 
 func serveNetConn(conn net.Conn) {
 	defer conn.Close()
-	var block []byte
+	var memory Memory
+	defer memory.Close()
 	var head [CommandBytes]byte
 	for {
 		if _, err := io.ReadFull(conn, head[:]); err != nil {
@@ -54,11 +55,7 @@ func serveNetConn(conn net.Conn) {
 		if err != nil {
 			return
 		}
-		if n := MemoryBytes(c.Size); uint64(len(block)) < n {
-			block = make([]byte, n)
-			Fill(block)
-		}
-		if answerNet(conn, c, block) != nil {
+		if answerNet(conn, c, memory.Hold(MemoryBytes(c.Size))) != nil {
 			return
 		}
 	}

@@ -71,7 +71,7 @@ func (s *Stream) wait(err error) error {
 
 func (s *Stream) read(b []byte) error {
 	for len(b) > 0 {
-		n, err := unix.Read(s.fd, b) // recvfrom of x/sys allocates an address
+		n, err := read(s.fd, b)
 		switch {
 		case err != nil:
 			if err = s.wait(err); err != nil {
@@ -88,7 +88,7 @@ func (s *Stream) read(b []byte) error {
 
 func (s *Stream) write(b []byte) error {
 	for len(b) > 0 {
-		n, err := unix.Write(s.fd, b)
+		n, err := write(s.fd, b)
 		if err != nil {
 			if err = s.wait(err); err != nil {
 				return err
@@ -148,22 +148,25 @@ func (s *Stream) PingPong(c Command, block []byte, told func(time.Duration)) err
 	return nil
 }
 
-// PullAsked is Bulk for a Pull that asks for each block by a command of its own, ahead blocks before it is needed. It is
-// for servers that are not told when their output has left, and so must not be asked for everything at once.
-func (s *Stream) PullAsked(c Command, ahead uint32, block []byte) (time.Duration, error) {
+// PullAsked is Bulk for a Pull that asks for each piece of a block, which divides it, by a command of its own, ahead pieces
+// before it is needed. It is for servers that are not told when their output has left, and so must not be asked for
+// everything at once.
+func (s *Stream) PullAsked(c Command, piece uint64, ahead uint32, block []byte) (time.Duration, error) {
 	s.spin = false
-	one := Command{What: Pull, Count: 1, Size: c.Size}.Encode()
+	one := Command{What: Pull, Count: 1, Size: piece}.Encode()
 	start := time.Now()
-	for range min(ahead, c.Count) {
+	each := c.Size / piece
+	pieces := uint64(c.Count) * each
+	for range min(uint64(ahead), pieces) {
 		if err := s.write(one); err != nil {
 			return 0, err
 		}
 	}
-	for i := range c.Count {
-		if err := s.read(Part(block, uint64(i), c.Size)); err != nil {
+	for i := range pieces {
+		if err := s.read(Part(block, i/each, c.Size)[i%each*piece:][:piece]); err != nil {
 			return 0, err
 		}
-		if i+ahead < c.Count {
+		if i+uint64(ahead) < pieces {
 			if err := s.write(one); err != nil {
 				return 0, err
 			}

@@ -68,7 +68,7 @@ func (l *lane) roundTrip() error {
 		return err
 	}
 	for rest := l.block[:l.size]; len(rest) > 0; {
-		n, err := unix.Read(l.stream.fd, rest)
+		n, err := read(l.stream.fd, rest)
 		switch {
 		case err == unix.EAGAIN || err == unix.EINTR:
 			l.await()

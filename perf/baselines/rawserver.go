@@ -47,7 +47,8 @@ func serveRawStream(fd int) {
 		return
 	}
 	defer s.Close()
-	var block []byte
+	var memory Memory
+	defer memory.Close()
 	for {
 		s.spin = false
 		var head [CommandBytes]byte
@@ -58,11 +59,7 @@ func serveRawStream(fd int) {
 		if err != nil {
 			return
 		}
-		if n := c.memoryBytes(); uint64(len(block)) < n {
-			block = make([]byte, n)
-			Fill(block)
-		}
-		if s.answer(c, block) != nil {
+		if s.answer(c, memory.Hold(c.memoryBytes())) != nil {
 			return
 		}
 	}

@@ -86,11 +86,12 @@ func besideGo(o options) examination {
 	e := examination{rounds: 9, window: 40 * time.Millisecond, limit: 9 * time.Second}
 	e.group = group{workload: "check", name: "1 MiB beside Go programs", figure: figures.Rate, settle: true, subjects: append(list,
 		goNetBulk(baselines.Pull, mib), goNetBulk(baselines.Push, mib).named(writing), gnetBulk(baselines.Pull, mib), gnetBulk(baselines.Push, mib).named(writing),
-		grpcCall(baselines.Pull, mib, false), grpcCall(baselines.Pull, mib, true), grpcCall(baselines.Push, mib, true).named(writing))}
+		grpcCall(baselines.Pull, mib, false), grpcCall(baselines.Pull, mib, true),
+		grpcCall(baselines.Push, mib, false).named(writing), grpcCall(baselines.Push, mib, true).named(writing))}
 	e.aims = []aim{
 		{name: "vs-gnet-1m", bound: 1.1, ours: ours, theirs: []string{"gnet", "gnet" + writing}, figure: rateOf},
 		{name: "vs-go-net-1m", bound: 1.1, ours: ours, theirs: []string{"Go net", "Go net" + writing}, figure: rateOf},
-		{name: "vs-grpc-1m", bound: 5, ours: ours, theirs: []string{"grpc-go, unary", "grpc-go, streaming", "grpc-go, streaming" + writing}, figure: rateOf},
+		{name: "vs-grpc-1m", bound: 5, ours: ours, theirs: []string{"grpc-go, unary", "grpc-go, streaming", "grpc-go, unary" + writing, "grpc-go, streaming" + writing}, figure: rateOf},
 	}
 	return e
 }
@@ -135,7 +136,9 @@ func largeHPTCP(o options, what byte) examination {
 	}
 	e := examination{rounds: 9, window: 40 * time.Millisecond}
 	e.group = group{workload: "check", name: title, figure: figures.Rate}
-	var theirs []string
+	spins := rawBulk(what, 64*mib, 1, true)
+	theirs := []string{spins.name}
+	e.group.subjects = append(e.group.subjects, spins)
 	for _, n := range []int{1, 2, 4} {
 		raw := rawBulk(what, 64*mib/uint64(n), n, false) // the same 64 MiB, shared out
 		theirs = append(theirs, raw.name)

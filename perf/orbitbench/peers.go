@@ -79,6 +79,10 @@ func (p *peers) startGRPC(ctx context.Context) (err error) {
 // gnetAhead bounds what is asked of gnet before it was received.
 func gnetAhead(size uint64) uint32 { return uint32(min(max(4<<20/size, 2), 64)) }
 
+// gnetPieceMax bounds one answer of gnet, which would copy what the socket does not take of a larger one into a buffer of
+// its own: a block of 64 MiB is asked for in pieces.
+const gnetPieceMax = 1 << 20
+
 func gnetBulk(what byte, size uint64) subject {
 	return subject{
 		name: "gnet", axes: bulkAxes(what, size, 1), first: firstCount(size), most: int(8 << 30 / size),
@@ -94,7 +98,8 @@ func gnetBulk(what byte, size uint64) subject {
 				if what == baselines.Push {
 					took, err = b.peers.stream.Bulk(c, b.memory.Bytes())
 				} else {
-					took, err = b.peers.stream.PullAsked(c, gnetAhead(size), b.memory.Bytes())
+					piece := min(size, gnetPieceMax)
+					took, err = b.peers.stream.PullAsked(c, piece, gnetAhead(piece), b.memory.Bytes())
 				}
 				s.Seconds, s.Operations, s.Bytes = took.Seconds(), uint64(n), uint64(n)*size
 				return err

@@ -25,7 +25,8 @@ type gnetConn struct {
 	command baselines.Command
 	left    uint64 // Push: bytes; PingPong: round trips
 	done    uint64 // Push: bytes so far
-	block   []byte
+	memory  baselines.Memory
+	block   []byte // of it
 }
 
 func (s *gnetServer) OnBoot(engine gnet.Engine) gnet.Action {
@@ -38,6 +39,11 @@ func (s *gnetServer) OnOpen(c gnet.Conn) ([]byte, gnet.Action) {
 	_ = baselines.Reno(c.Fd())
 	c.SetContext(&gnetConn{})
 	return nil, gnet.None
+}
+
+func (s *gnetServer) OnClose(c gnet.Conn, _ error) gnet.Action {
+	c.Context().(*gnetConn).memory.Close()
+	return gnet.None
 }
 
 func (s *gnetServer) OnTraffic(c gnet.Conn) gnet.Action {
@@ -85,10 +91,7 @@ func (g *gnetConn) begin(c gnet.Conn) (bool, error) {
 	if g.command, err = baselines.Decode(head); err != nil {
 		return false, err
 	}
-	if n := baselines.MemoryBytes(g.command.Size); uint64(len(g.block)) < n {
-		g.block = make([]byte, n)
-		baselines.Fill(g.block)
-	}
+	g.block = g.memory.Hold(baselines.MemoryBytes(g.command.Size))
 	switch g.command.What {
 	case baselines.Pull:
 		for range g.command.Count {

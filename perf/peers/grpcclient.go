@@ -27,8 +27,9 @@ func clientGRPC(address string) error {
 		return err
 	}
 	defer conn.Close()
-	c := &client{conn, make([]byte, baselines.BlockBytesMax)}
-	baselines.Fill(c.memory)
+	var memory baselines.Memory
+	defer memory.Close()
+	c := &client{conn, memory.Hold(baselines.BlockBytesMax)}
 	return baselines.Serve("ready", c.answer)
 }
 

@@ -76,8 +76,8 @@ func serveGRPC() error {
 	if err != nil {
 		return err
 	}
-	service := &blocks{make([]byte, baselines.BlockBytesMax)}
-	baselines.Fill(service.memory)
+	var memory baselines.Memory // kept until the process ends: calls may still send from it
+	service := &blocks{memory.Hold(baselines.BlockBytesMax)}
 	server := grpc.NewServer(grpc.ForceServerCodecV2(bytesCodec{}), grpc.InitialWindowSize(windowBytes), grpc.InitialConnWindowSize(windowBytes),
 		grpc.MaxRecvMsgSize(messageBytes), grpc.MaxSendMsgSize(messageBytes), grpc.ReadBufferSize(bufferBytes), grpc.WriteBufferSize(bufferBytes))
 	server.RegisterService(&grpc.ServiceDesc{

@@ -8,6 +8,7 @@ import (
 )
 
 func main() {
+	debug.SetGCPercent(400) // as in the source process of the engine
 	err := fmt.Errorf("usage: peers gnet | grpc | version | grpc-client ADDRESS")
 	if len(os.Args) >= 2 {
 		switch os.Args[1] {
