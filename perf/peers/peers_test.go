@@ -40,7 +40,7 @@ func TestGnetStaysInStepWithItsClient(t *testing.T) {
 	block := make([]byte, baselines.WorkingBytes)
 	for range 2 {
 		for _, size := range []uint64{64, 4096, 1 << 20} {
-			if _, err := s.PullAsked(baselines.Command{What: baselines.Pull, Count: 9, Size: size}, 3, block); err != nil {
+			if _, err := s.PullAsked(baselines.Command{What: baselines.Pull, Count: 9, Size: size}, size, 3, block); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := s.Bulk(baselines.Command{What: baselines.Push, Count: 9, Size: size}, block); err != nil {
