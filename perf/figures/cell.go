@@ -74,6 +74,11 @@ func (c *Cell) Fill(rounds []Sample) {
 	c.fillUsage(&total)
 }
 
+// FillCalls takes the system calls from another sample than the rounds.
+func (c *Cell) FillCalls(s *Sample) {
+	c.CallsPerOp, c.CallsBy = per(float64(s.Usage.Calls), float64(s.Operations)), s.Usage.CallsBy
+}
+
 func (s *Sample) add(o *Sample) {
 	peak := max(s.Usage.PeakBytes, o.Usage.PeakBytes)
 	s.Operations += o.Operations

@@ -336,3 +336,16 @@ func must(t *testing.T, err error) {
 		t.Fatal(err)
 	}
 }
+
+// Of few times the high quantiles are all the slowest one, which says nothing about them.
+func TestTimesOfTooFewAreLeftOut(t *testing.T) {
+	for count, want := range map[int64]string{1: "2,,,", 9: "2,,,", 10: "2,3,,", 100: "2,3,4,", 1000: "2,3,4,5"} {
+		got := Times(&Quantiles{P50: 2, P90: 3, P99: 4, P999: 5, Count: count})
+		if text := strings.ReplaceAll(strings.Join(got, ","), ".00", ""); text != want {
+			t.Errorf("%d times: %s, want %s", count, text, want)
+		}
+	}
+	if got := Times(nil); len(got) != 4 || strings.Join(got, "") != "" {
+		t.Errorf("no times: %q", got)
+	}
+}

@@ -13,7 +13,7 @@ import (
 var pageText string
 
 var page = template.Must(template.New("page").Funcs(template.FuncMap{
-	"number": Number, "bytes": Bytes, "shown": shown, "calls": Calls, "allocs": Allocs, "kind": kindOf,
+	"number": Number, "bytes": Bytes, "shown": shown, "calls": Calls, "allocs": Allocs, "times": Times, "kind": kindOf,
 	"between": func(s Spread) string { return between(&s) },
 	"percent": func(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) },
 }).Parse(pageText))
@@ -125,7 +125,7 @@ func (g *groupView) draw() {
 	}
 	if len(phases) > 0 {
 		g.Charts = append(g.Charts, stackedChart(g.Name+": where a submission's time goes",
-			"one submission: prepare (light), post (middle), transfer (dark)", phases))
+			"shares of one submission, each of its own time: prepare (light), post (middle), transfer (dark)", phases))
 	}
 }
 

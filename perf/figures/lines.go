@@ -21,6 +21,8 @@ type Machine struct {
 	Command string `json:"command"`
 	Load    string `json:"load"` // load averages at the start
 	Note    string `json:"note,omitempty"`
+	// Uncounted says why system calls were not counted; empty where they were.
+	Uncounted string `json:"uncounted,omitempty"`
 	// Peers lists each program of others with its version, or why it is not there.
 	Peers map[string]string `json:"peers,omitempty"`
 }

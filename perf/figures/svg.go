@@ -193,7 +193,7 @@ func quantileChart(title string, rows []quantileRow) template.HTML {
 		}
 		d.text(at(r.q.P999)+10, y+4, "figure", strings.TrimSpace(Number(r.q.P50)+"  "+r.more))
 	}
-	d.text(labelWidth, d.height-4, "axis", "dots from great to small: p50 (its figure, and its ratio to the best baseline, at the end), p90, p99, p99.9; logarithmic")
+	d.text(labelWidth, d.height-4, "axis", "p50 (great dot; at the end its figure, and ratio to the best baseline), p90, p99, p99.9; log scale")
 	return d.picture(title)
 }
 

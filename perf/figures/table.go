@@ -44,17 +44,29 @@ func row(c *Cell) []string {
 	if c.Unit != "" {
 		out = []string{name, Number(c.Value.Median) + " " + c.Unit, between(&c.Value), shown(c.Ops.Median)}
 	}
-	if q := c.Latency; q != nil {
-		out = append(out, Number(q.P50), Number(q.P90), Number(q.P99), Number(q.P999))
-	} else {
-		out = append(out, "", "", "", "")
-	}
+	out = append(out, Times(c.Latency)...)
 	if c.Ratio != nil {
 		out = append(out, Number(c.Ratio.Median), between(c.Ratio))
 	} else {
 		out = append(out, "", "")
 	}
 	return append(out, shown(c.CPUPerGiB), Calls(c), Allocs(c), shown(c.PeakMiB))
+}
+
+// Times shows p50, p90, p99 and p99.9; those that too few times were recorded for stay empty, since they would be the
+// slowest one only.
+func Times(q *Quantiles) []string {
+	out := make([]string, 4)
+	if q == nil {
+		return out
+	}
+	values := []float64{q.P50, q.P90, q.P99, q.P999}
+	for i, least := range []int64{1, 10, 100, 1000} {
+		if q.Count >= least {
+			out[i] = Number(values[i])
+		}
+	}
+	return out
 }
 
 func shown(v float64) string {

@@ -26,9 +26,9 @@ type bench struct {
 	peers    *peers
 	gathered map[int]*crowd // by their number of peers
 	used     string         // the engine's own word for its kernel
-	why      error          // why system calls are not counted
 	noise    uint64         // allocations of the source that a question about its heap makes itself
 	brief    bool           // true exactly when nobody wants to know system calls and the phases of submissions
+	counting bool           // true exactly while system calls are counted, which makes each of them slower
 }
 
 // pair is an engine and its peers.
@@ -261,9 +261,6 @@ func (b *bench) metered(p *pair, s *figures.Sample, timed func() error) error {
 	m := b.meter(b.source.Pid())
 	err := timed()
 	s.Usage = m.Stop()
-	if b.why == nil {
-		b.why = m.Why()
-	}
 	if err != nil {
 		return err
 	}
@@ -285,10 +282,10 @@ func less(after, before, noise uint64) uint64 {
 }
 
 func (b *bench) meter(pids ...int) *meter.Meter {
-	if b.brief {
-		return meter.StartBrief(pids...)
+	if b.counting {
+		return meter.Start(pids...)
 	}
-	return meter.Start(pids...)
+	return meter.StartBrief(pids...)
 }
 
 // alone is metered for one that uses other processes, or none.

@@ -17,8 +17,8 @@ type aim struct {
 	atMost  bool
 	ours    []string // subjects
 	theirs  []string
-	against string // empty: theirs, by name
-	figure  func(*figures.Sample) float64
+	against string  // empty: theirs, by name
+	figure  measure // of each side
 	unit    string
 	// result, if not nil, makes the measured figure of ours and theirs of one round; nil: their ratio.
 	result func(ours, theirs *figures.Sample) float64
@@ -35,23 +35,29 @@ type examination struct {
 	aims   []aim
 }
 
-func rateOf(s *figures.Sample) float64        { return s.Rate() }
-func perSecond(s *figures.Sample) float64     { return s.PerSecond() }
-func p50(s *figures.Sample) float64           { return figures.P50.Of(s) }
-func p99(s *figures.Sample) float64           { return float64(s.Latency.Quantile(0.99)) / 1e3 }
-func valueOf(s *figures.Sample) float64       { return s.Value }
-func valueAlone(o, _ *figures.Sample) float64 { return o.Value }
-
-// processorEach is the processor time of one operation, in seconds.
-func processorEach(s *figures.Sample) float64 {
-	return (s.Usage.User + s.Usage.System) / float64(s.Operations)
+// measure reads one side's figure from a sample, and says in which unit.
+type measure struct {
+	of   func(*figures.Sample) float64
+	unit string
 }
+
+var (
+	rateOf    = measure{(*figures.Sample).Rate, "GB/s"}
+	perSecond = measure{(*figures.Sample).PerSecond, "a second"}
+	p50       = measure{figures.P50.Of, "µs"}
+	p99       = measure{func(s *figures.Sample) float64 { return float64(s.Latency.Quantile(0.99)) / 1e3 }, "µs"}
+	valueOf   = measure{func(s *figures.Sample) float64 { return s.Value }, ""}
+	// processorEach is the processor time of one operation, both processes.
+	processorEach = measure{func(s *figures.Sample) float64 { return (s.Usage.User + s.Usage.System) / float64(s.Operations) * 1e9 }, "ns"}
+)
+
+func valueAlone(o, _ *figures.Sample) float64 { return o.Value }
 
 // check measures the targets and prints a line each.
 func (f *flags) check(ctx context.Context, b *bench, p *progress, o *output) error {
 	short := false
 	p.start = time.Now()
-	list := slices.DeleteFunc(examinations(options{kernel: f.kernel}), func(e examination) bool { return !e.wanted(f.only) })
+	list := slices.DeleteFunc(examinations(f.options()), func(e examination) bool { return !e.wanted(f.only) })
 	for i, e := range list {
 		left := checkTime - time.Since(p.start)
 		r := &runner{bench: b, rounds: e.rounds, window: e.window, progress: p, limit: share(list[i:], left), least: 3}
@@ -151,19 +157,22 @@ func (a *aim) judge(entries []*entry) figures.Target {
 				break
 			}
 			y = &yours.samples[round]
-			right = append(right, a.figure(y))
+			right = append(right, a.figure.of(y))
 		}
-		left = append(left, a.figure(o))
+		left = append(left, a.figure.of(o))
 		if a.result != nil {
 			measured = append(measured, a.result(o, y))
 		} else {
-			measured = append(measured, a.figure(o)/a.figure(y))
+			measured = append(measured, a.figure.of(o)/a.figure.of(y))
 		}
 	}
 	t.Measured = figures.SpreadOf(measured)
 	t.Detail = fmt.Sprintf("%d rounds", len(measured))
-	if len(right) > 0 && a.result == nil {
-		t.Detail = fmt.Sprintf("%s against %s, %d rounds", figures.Number(figures.Median(left)), figures.Number(figures.Median(right)), len(measured))
+	if len(measured) == 1 {
+		t.Detail = "1 round"
+	}
+	if len(right) > 0 {
+		t.Detail = strings.TrimRight(fmt.Sprintf("%s against %s %s", figures.Number(figures.Median(left)), figures.Number(figures.Median(right)), a.figure.unit), " ") + ", " + t.Detail
 	}
 	t.Detail += chosen(ours, mine) + chosen(theirs, yours)
 	if len(a.reference) == 2 {
@@ -178,7 +187,7 @@ func (a *aim) referenceText(entries []*entry) string {
 	var ratios []float64
 	if len(one) > 0 && len(two) > 0 {
 		for i := range min(len(one[0].samples), len(two[0].samples)) {
-			ratios = append(ratios, a.figure(&one[0].samples[i])/a.figure(&two[0].samples[i]))
+			ratios = append(ratios, a.figure.of(&one[0].samples[i])/a.figure.of(&two[0].samples[i]))
 		}
 	}
 	return "; the same without an engine, raw: " + figures.Number(figures.Median(ratios))
@@ -209,7 +218,7 @@ func (a *aim) best(entries []*entry) *entry {
 	for _, e := range entries {
 		lists = append(lists, e.samples)
 	}
-	if at := figures.Best(a.figure, a.atMost, lists); at >= 0 {
+	if at := figures.Best(a.figure.of, a.atMost, lists); at >= 0 {
 		return entries[at]
 	}
 	if len(entries) > 0 { // none has the figure: one whose rounds show that

@@ -170,7 +170,7 @@ func pages120000(o options) examination {
 		aims: []aim{
 			{name: "hptcp-page-120k", bound: 150, atMost: true, unit: "ns", ours: []string{own.name}, theirs: []string{raw.name}, figure: processorEach,
 				against: "processor time of both processes, no lane spinning, less that of a raw readv and writev of the same pages",
-				result:  func(o, t *figures.Sample) float64 { return (processorEach(o) - processorEach(t)) * 1e9 }},
+				result:  func(o, t *figures.Sample) float64 { return processorEach.of(o) - processorEach.of(t) }},
 			{name: "hptcp-page-120k-allocations", bound: 0.001, atMost: true, unit: "a page", ours: []string{own.name}, figure: processorEach, against: "none: those of the request itself, over its pages",
 				result: func(o, _ *figures.Sample) float64 { return float64(o.Usage.Allocations) / float64(o.Operations) }},
 		},
@@ -247,14 +247,14 @@ func idleTargets(o options) examination {
 			return s, err
 		},
 	}
-	memory := func(s *figures.Sample) float64 { return float64(s.Usage.PeakBytes) / kib }
+	memory := measure{func(s *figures.Sample) float64 { return float64(s.Usage.PeakBytes) / kib }, "KiB"}
 	return examination{
 		group:  group{workload: "check", name: "1,000 idle peers", figure: figures.Value, whole: true, cold: true, subjects: []subject{own}},
 		rounds: 1,
 		aims: []aim{
 			{name: "idle-1000-peers", bound: 1, atMost: true, unit: "%", ours: []string{own.name}, against: "one core", figure: valueOf, result: valueAlone},
 			{name: "memory-per-idle-peer", bound: 16, atMost: true, unit: "KiB", ours: []string{own.name}, against: "heap and resident memory, the greater, of either process",
-				figure: memory, result: func(o, _ *figures.Sample) float64 { return memory(o) }},
+				figure: memory, result: func(o, _ *figures.Sample) float64 { return memory.of(o) }},
 		},
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -98,7 +99,7 @@ func TestAimTakesTheBestOfBothSidesOverTheWholeRun(t *testing.T) {
 	entries := []*entry{fakeEntry("a", 1, 4), fakeEntry("b", 2, 2), fakeEntry("x", 2, 10), fakeEntry("y", 5, 4)}
 	a := aim{name: "n", bound: 0.5, ours: []string{"a", "b"}, theirs: []string{"x", "y"}, figure: rateOf}
 	got := a.judge(entries) // a and x, whose medians are 2.5 and 6; the best of each round would be 2 to 5 and 4 to 10
-	if got.Measured.Low != 0.4 || got.Measured.High != 0.5 || got.Verdict() != "short" || got.Against != "x / y" || !strings.HasSuffix(got.Detail, "; a; x") {
+	if got.Measured.Low != 0.4 || got.Measured.High != 0.5 || got.Verdict() != "short" || got.Against != "x / y" || !strings.HasPrefix(got.Detail, "2.50 against 6.00 GB/s, 2 rounds") || !strings.HasSuffix(got.Detail, "; a; x") {
 		t.Errorf("%+v", got)
 	}
 	a.atMost = true // then the least are the best: b and y
@@ -156,7 +157,7 @@ func TestSettlingSampleIsNotCounted(t *testing.T) {
 		counts = append(counts, n)
 		return figures.Sample{Bytes: 1e9, Seconds: 0.01, Operations: uint64(n)}, nil
 	}}}}
-	r := &runner{bench: &bench{}, rounds: 2, window: 100 * time.Millisecond, progress: &progress{to: io.Discard}}
+	r := &runner{bench: &bench{brief: true}, rounds: 2, window: 100 * time.Millisecond, progress: &progress{to: io.Discard}}
 	cells := cellsOf(g, r.measure(t.Context(), g, "test"))
 	if want := []int{3, 3, 3, 30, 3, 30}; !reflect.DeepEqual(counts, want) || cells[0].Rounds != 2 {
 		t.Errorf("counts %v, want %v; %d rounds", counts, want, cells[0].Rounds)
@@ -315,21 +316,114 @@ func TestInterruptedRunKeepsWhatItHas(t *testing.T) {
 	}
 }
 
-// Flags that no run can have are refused before anything is built or opened.
-func TestSenselessFlagsAreRefused(t *testing.T) {
-	good := flags{rounds: 1, window: time.Millisecond, kernel: "epoll"}
-	if err := good.sensible(); err != nil {
-		t.Error(err)
-	}
-	for want, spoil := range map[string]func(*flags){
-		"-rounds is 0": func(f *flags) { f.rounds = 0 }, "-window is 0s": func(f *flags) { f.window = 0 }, `-kernel is "foo"`: func(f *flags) { f.kernel = "foo" },
+// Command lines that no run can have are refused before anything is built or opened, and what is heard is all that was said.
+func TestSenselessCommandLinesAreRefused(t *testing.T) {
+	for line, want := range map[string]string{
+		"-rounds 0": "-rounds is 0", "-window 0s": "-window is 0s", "-kernel foo": `-kernel is "foo"`, "check -kernel foo": `-kernel is "foo"`,
+		"check -rounds 3": "-rounds does not go with check", "-window 1s check": "-window does not go with check", "check -full": "-full does not", "check -subject tcp": "-subject does not",
+		"check -only tcp-read-1m,nosuch": `"nosuch": no target has that in its name; there are tcp-read-1m, `, "-only bulk,nosuch": `"nosuch": no workload and no group`,
+		"-only memcpy": "orbitbench list names the workloads", "-only bulk -subject nosuch": `-subject "nosuch": no subject`,
+		"foo": `unknown command "foo"; there are check, list`, "check foo": `unknown command "check foo"`, "list foo": `unknown command "list foo"`,
+		"report": "orbitbench report FILE.jsonl", "report a b": "orbitbench report FILE.jsonl", "-nosuch": "not defined: -nosuch", "check -rounds x": "-rounds",
+		"-only idle -peers /nosuch": "-peers /nosuch is no program built from perf/peers", "-only idle -out .": "-out . names a folder",
 	} {
-		f := good
-		spoil(&f)
-		for _, words := range [][]string{nil, {"check"}} {
-			if err := f.command(words); err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("%v: %v, want %q", words, err, want)
-			}
+		f, words, err := parse(strings.Fields(line), io.Discard)
+		if err == nil {
+			err = f.command(words)
 		}
+		var told strings.Builder
+		if status(err, &told) != 2 || !strings.Contains(told.String(), want) {
+			t.Errorf("%s: status %d, %q; want %q", line, status(err, io.Discard), told.String(), want)
+		}
+	}
+}
+
+func TestFlagsStandBeforeAndBehindTheCommand(t *testing.T) {
+	for _, line := range []string{"check -only peers -out x", "-only peers -out x check", "-only peers check -out x"} {
+		f, words, err := parse(strings.Fields(line), io.Discard)
+		if err != nil || f.only != "peers" || f.out != "x" || !slices.Equal(words, []string{"check"}) {
+			t.Errorf("%s: words %q, only %q, out %q, %v", line, words, f.only, f.out, err)
+		}
+		if err := f.sensible(true); err != nil {
+			t.Errorf("%s: %v", line, err)
+		}
+	}
+	var told strings.Builder
+	_, _, err := parse([]string{"-h"}, &told)
+	if status(err, io.Discard) != 0 || !strings.Contains(told.String(), "Usage: orbitbench") || !strings.Contains(told.String(), "-window") {
+		t.Errorf("-h: %v, %q", err, told.String())
+	}
+}
+
+func TestExitStatusTellsShortFromBroken(t *testing.T) {
+	var told strings.Builder
+	if got := status(errShort, &told); got != 1 || told.String() != "" {
+		t.Errorf("a short target, which has its line: status %d, %q", got, told.String())
+	}
+	if got := status(errInterrupted, &told); got != 1 || !strings.Contains(told.String(), "interrupted") {
+		t.Errorf("an interrupted check, which says nothing of the other targets: status %d, %q", got, told.String())
+	}
+	if got := status(nil, io.Discard); got != 0 {
+		t.Errorf("status %d", got)
+	}
+}
+
+func TestResultsAreNeverWrittenOver(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "folder", "run")
+	for _, name := range []string{path, path + ".jsonl"} { // one file, by both its names
+		if err := os.RemoveAll(path + ".jsonl"); err != nil {
+			t.Fatal(err)
+		}
+		o, err := newOutput(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := newOutput(path); status(err, io.Discard) != 2 || !strings.Contains(err.Error(), "run.jsonl is there, and results are never written over; take another name") {
+			t.Errorf("a second run into the file: %v", err)
+		}
+		if err := o.abandon(); err != nil {
+			t.Error(err)
+		}
+		if o, err = newOutput(path); err != nil { // what never began leaves nothing
+			t.Fatal(err)
+		}
+		o.file.Close()
+	}
+}
+
+// Counting makes each call slower, so it must not touch what is compared.
+func TestSystemCallsAreCountedInARoundOfTheirOwn(t *testing.T) {
+	var counting []bool
+	b := &bench{}
+	g := group{name: "g", figure: figures.Rate, subjects: []subject{{name: "s", measure: func(context.Context, *bench, int) (figures.Sample, error) {
+		counting = append(counting, b.counting)
+		s := figures.Sample{Bytes: 1e9, Seconds: 1, Operations: 2}
+		if b.counting {
+			s.Seconds, s.Usage = 2, figures.Usage{Calls: 10, CallsBy: "somebody"}
+		}
+		return s, nil
+	}}}}
+	r := &runner{bench: b, rounds: 2, window: time.Millisecond, progress: &progress{to: io.Discard}}
+	c := cellsOf(g, r.measure(t.Context(), g, "test"))[0]
+	if want := []bool{false, false, false, true}; !reflect.DeepEqual(counting, want) || b.counting {
+		t.Errorf("counting %v, want %v; %v afterwards", counting, want, b.counting)
+	}
+	if c.CallsPerOp != 5 || c.CallsBy != "somebody" || c.Rounds != 2 || c.Rate.Low != 1 {
+		t.Errorf("%v calls, %d rounds, at least %v GB/s", c.CallsPerOp, c.Rounds, c.Rate.Low)
+	}
+	if b.brief = true; len(cellsOf(g, r.measure(t.Context(), g, "test"))) != 1 || counting[len(counting)-1] {
+		t.Error("a brief run counted")
+	}
+}
+
+func TestSubjectIsHeldAgainstTheOneItNames(t *testing.T) {
+	entries := []*entry{fakeEntry("base", 8, 8), fakeEntry("a", 4, 4), fakeEntry("raw", 2, 2), fakeEntry("raw, loaded", 1, 1)}
+	entries[0].baseline, entries[2].against, entries[3].against = true, "raw", "raw"
+	cells := cellsOf(group{figure: figures.Rate}, entries)
+	if cells[1].Ratio == nil || cells[1].Ratio.Median != 0.5 || cells[2].Ratio != nil {
+		t.Errorf("a has %v, raw has %v", cells[1].Ratio, cells[2].Ratio)
+	}
+	if c := cells[3]; c.Ratio == nil || c.Ratio.Median != 0.5 || c.Against != "raw" {
+		t.Errorf("%v against %q", c.Ratio, c.Against)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -42,14 +43,28 @@ func command() string {
 	return strings.Join(words, " ")
 }
 
+// commit is the one that the program was built from, where it knows that, and otherwise the folder's.
 func commit() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		settings := map[string]string{}
+		for _, s := range info.Settings {
+			settings[s.Key] = s.Value
+		}
+		if hash := settings["vcs.revision"]; len(hash) >= 7 {
+			return marked(hash[:7], settings["vcs.modified"] == "true")
+		}
+	}
 	text, err := exec.Command("git", "rev-parse", "--short", "HEAD").Output()
 	if err != nil {
 		return "unknown"
 	}
-	hash := strings.TrimSpace(string(text))
-	if changed, err := exec.Command("git", "status", "--porcelain", "--untracked-files=no").Output(); err == nil && len(changed) > 0 {
-		hash += ", with changes"
+	changed, err := exec.Command("git", "status", "--porcelain", "--untracked-files=no").Output()
+	return marked(strings.TrimSpace(string(text)), err == nil && len(changed) > 0)
+}
+
+func marked(hash string, changed bool) string {
+	if changed {
+		return hash + ", with changes"
 	}
 	return hash
 }

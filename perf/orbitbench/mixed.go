@@ -98,7 +98,7 @@ func rawBeside(large bool) subject {
 		name = rawBesideName
 	}
 	return subject{
-		name: name, axes: figures.Axes{Operation: "READ", Size: smallBytes, Batch: 1, Streams: 1}, first: 50, most: 20000,
+		name: name, against: rawAloneName, axes: figures.Axes{Operation: "READ", Size: smallBytes, Batch: 1, Streams: 1}, first: 50, most: 20000,
 		measure: func(_ context.Context, b *bench, n int) (s figures.Sample, err error) {
 			if err := b.fill(2 * largeBytes); err != nil {
 				return s, err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/orbitte/orbitte/perf/baselines"
 	"github.com/orbitte/orbitte/perf/figures"
+	"github.com/orbitte/orbitte/perf/meter"
 )
 
 // output collects a run, and writes its lines as they come, so that an end in the middle loses nothing.
@@ -26,12 +28,26 @@ func newOutput(path string) (*output, error) {
 		return o, nil
 	}
 	o.base = strings.TrimSuffix(strings.TrimSuffix(path, ".jsonl"), ".html")
+	if info, err := os.Stat(o.base); strings.HasSuffix(o.base, "/") || o.base == "" || err == nil && info.IsDir() {
+		return nil, wrong("-out %s names a folder; name a file in it, without .jsonl", path)
+	}
 	if err := os.MkdirAll(filepath.Dir(o.base), 0o755); err != nil {
 		return nil, err
 	}
 	var err error
-	o.file, err = os.Create(o.base + ".jsonl")
+	o.file, err = os.OpenFile(o.base+".jsonl", os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if errors.Is(err, os.ErrExist) {
+		return nil, wrong("-out %s: %s.jsonl is there, and results are never written over; take another name, or remove it", path, o.base)
+	}
 	return o, err
+}
+
+// abandon takes the empty file away that a run leaves which did not begin.
+func (o *output) abandon() error {
+	if o.file == nil {
+		return nil
+	}
+	return errors.Join(o.file.Close(), os.Remove(o.base+".jsonl"))
 }
 
 // note writes the head, once it is known what is there.
@@ -45,12 +61,25 @@ func (o *output) note(b *bench, peersErr error) {
 			o.run.Machine.Peers[name] = peersErr.Error()
 		}
 	}
-	o.run.Machine.Kernel = b.used
+	o.run.Machine.Kernel, o.run.Machine.Uncounted = b.used, uncounted(b.brief)
 	if o.file != nil {
 		if err := figures.WriteMachine(o.file, &o.run.Machine); err != nil {
 			fmt.Fprintln(os.Stderr, "orbitbench:", err)
 		}
 	}
+}
+
+// uncounted says why system calls will not be counted; nothing when they will.
+func uncounted(brief bool) string {
+	if brief {
+		return "not in a check: counting makes every call slower"
+	}
+	m := meter.Start()
+	m.Stop()
+	if err := m.Why(); err != nil {
+		return err.Error()
+	}
+	return ""
 }
 
 func (o *output) cells(cells []*figures.Cell) error {
@@ -76,8 +105,8 @@ func (o *output) target(t figures.Target) error {
 
 // finish writes the page.
 func (o *output) finish(b *bench) error {
-	if b.why != nil {
-		fmt.Println("system calls are not counted:", b.why)
+	if why := o.run.Machine.Uncounted; why != "" && !b.brief {
+		fmt.Println("system calls are not counted:", why)
 	}
 	if o.file == nil {
 		return nil

@@ -21,6 +21,14 @@ type peers struct {
 	client *baselines.Program
 }
 
+// usablePeers refuses a program that was named but is none of perf/peers.
+func usablePeers(path string) error {
+	if path == "" || len(baselines.PeersVersions(path)) > 0 {
+		return nil
+	}
+	return wrong("-peers %s is no program built from perf/peers; leave -peers out, and it is built (by hand: cd perf/peers && go build -o FILE .)", path)
+}
+
 // build makes the program once; later calls have the same answer.
 func (p *peers) build(ctx context.Context) error {
 	if p.built || p.why != nil {

@@ -28,6 +28,7 @@ type entry struct {
 	n       int
 	samples []figures.Sample
 	gone    bool
+	counted *figures.Sample // with system calls; nil where they were not counted
 }
 
 // run measures until all groups are done or the context ends; what was measured until then is emitted, too.
@@ -56,6 +57,8 @@ func (r *runner) measure(ctx context.Context, g group, where string) []*entry {
 		entries[i] = &entry{subject: s, cell: &figures.Cell{Workload: g.workload, Group: g.name, Subject: s.name, Axes: s.axes, Baseline: s.baseline, Unit: s.unit, Note: s.note}}
 		entries[i].n, _, _ = s.counts()
 	}
+	r.bench.counting = g.cold && !r.bench.brief // such a group has no round to spare
+	defer func() { r.bench.counting = false }()
 	start := time.Now()
 	for round := range r.rounds + 1 {
 		if round == 0 && g.cold {
@@ -73,7 +76,26 @@ func (r *runner) measure(ctx context.Context, g group, where string) []*entry {
 			r.sample(ctx, g, e, round)
 		}
 	}
+	r.count(ctx, g, entries, where)
 	return entries
+}
+
+// count counts the system calls of each subject in a round of its own that has no part in any other figure: each call
+// takes about half as long again while somebody counts, so those who make many would be measured slower.
+func (r *runner) count(ctx context.Context, g group, entries []*entry, where string) {
+	if r.bench.brief || g.cold {
+		return
+	}
+	r.bench.counting = true
+	for _, e := range entries {
+		if e.gone || ctx.Err() != nil {
+			continue
+		}
+		r.progress.show("%s, counting calls: %s: %s", where, g.name, e.name)
+		if s, err := e.once(ctx, r.bench, g.settle); err == nil {
+			e.counted = &s
+		}
+	}
 }
 
 // turn is who is the k-th of a round: each round begins with another one, and every second one goes backwards, so that
@@ -88,12 +110,7 @@ func turn(k, round, n int) int {
 
 // sample makes one; round 0 warms up and says how many operations fill the window.
 func (r *runner) sample(ctx context.Context, g group, e *entry, round int) {
-	s, err := e.settled(ctx, r.bench, g.settle)
-	if e.alone {
-		if closed := r.bench.release(func(p *pair) bool { return p.setup.spins() }); err == nil {
-			err = closed
-		}
-	}
+	s, err := e.once(ctx, r.bench, g.settle)
 	switch {
 	case err != nil && ctx.Err() != nil: // interrupted in the middle: this sample does not count
 	case err != nil && isAbsent(err):
@@ -105,6 +122,17 @@ func (r *runner) sample(ctx context.Context, g group, e *entry, round int) {
 	case !g.whole:
 		e.n = e.fit(s.Seconds, r.window)
 	}
+}
+
+// once measures, and closes what must not stay open.
+func (e *entry) once(ctx context.Context, b *bench, settle bool) (figures.Sample, error) {
+	s, err := e.settled(ctx, b, settle)
+	if e.alone {
+		if closed := b.release(func(p *pair) bool { return p.setup.spins() }); err == nil {
+			err = closed
+		}
+	}
+	return s, err
 }
 
 // settled measures behind a part that does not count, so that caches, sockets and threads are those of this subject.
@@ -139,13 +167,30 @@ func cellsOf(g group, entries []*entry) []*figures.Cell {
 	var cells []*figures.Cell
 	for _, e := range entries {
 		e.cell.Fill(e.samples)
-		if !e.baseline && len(e.samples) > 0 && len(baselines) > 0 {
+		if e.counted != nil {
+			e.cell.FillCalls(e.counted)
+		}
+		switch other := find(entries, e.against); {
+		case len(e.samples) == 0 || e.baseline || e.against == e.name:
+		case other != nil:
+			e.cell.Against = other.name
+			e.cell.Compare(g.figure, e.samples, [][]figures.Sample{other.samples})
+		case e.against == "" && len(baselines) > 0:
 			e.cell.Against = strings.Join(names, " / ")
 			e.cell.Compare(g.figure, e.samples, baselines)
 		}
 		cells = append(cells, e.cell)
 	}
 	return cells
+}
+
+func find(entries []*entry, name string) *entry {
+	for _, e := range entries {
+		if e.name == name {
+			return e
+		}
+	}
+	return nil
 }
 
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }

@@ -10,9 +10,12 @@ import (
 type subject struct {
 	name     string
 	baseline bool
-	axes     figures.Axes
-	note     string
-	unit     string // of Sample.Value; empty: the value means nothing
+	// against, if not empty, is the one subject that this one is held against instead of the group's baselines; its own name
+	// means none.
+	against string
+	axes    figures.Axes
+	note    string
+	unit    string // of Sample.Value; empty: the value means nothing
 	// counts: operations of the first, warming sample; of which all others are a multiple; and the most. The runner
 	// chooses so many that a sample takes the group's window.
 	first, step, most int
