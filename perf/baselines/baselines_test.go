@@ -159,6 +159,21 @@ func TestRawStreamStaysInStepWithItsServer(t *testing.T) {
 	if times != 10 {
 		t.Errorf("%d round trips behind a thread", times)
 	}
+	exercise(t, s)
+}
+
+func TestPiecesOfBlocksAreAskedForOneByOne(t *testing.T) {
+	fd, address, err := ListenRaw()
+	if err != nil {
+		t.Fatal(err)
+	}
+	go ServeRaw(fd)
+	s, err := Connect(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	block := make([]byte, WorkingBytes)
 	far := make([]byte, WorkingBytes)
 	Fill(far)
 	for _, piece := range []uint64{4096, 1024} { // the server's blocks begin anew with each command
