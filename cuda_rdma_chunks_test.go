@@ -1,7 +1,9 @@
 package orbitte
 
 import (
+	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -281,5 +283,58 @@ func TestRequestsOverTCPAndRDMAShareATinyPoolWithoutDeadlock(t *testing.T) {
 				p.atRest(t)
 			})
 		}
+	}
+}
+
+// Grants over one stream are answered in the order in which they were asked for, so they take the source's chunks in that
+// order, too: whoever asked later would keep a chunk with an answer that waits for one which needs the chunk. Transfers in
+// parts, with remote slots, and over TCP share one chunk on each side, and each of them moves its bytes at once.
+//
+// proves C-4, C-8, R-9
+func TestOneChunkServesAllThatAskOverOneStream(t *testing.T) {
+	const most = 600
+	for seed := range uint64(80) {
+		random := rand.New(rand.NewPCG(seed, 61))
+		side := func() gpuSide {
+			return slottedSide(true, 1+random.IntN(4), func(c *Config) {
+				c.Limits = Limits{StagingChunkBytes: 61, PinnedStagingBytes: 2 * 61, SourceHandlers: 4, SourceQueue: 16}
+			})
+		}
+		p := newGPUPair(t, seed, 8*most, side(), side())
+		put(t, p.sourceDriver, p.remote, 1)
+		put(t, p.requesterDriver, p.local, 2)
+		here, there := content(t, p.requesterDriver, p.local), content(t, p.sourceDriver, p.remote)
+		began := p.Now()
+		var asked []string
+		var batches []*Batch
+		for i := range 3 + random.IntN(6) {
+			at, n := i*most, 1+random.IntN(most)
+			r := p.directedOverRDMA([]Operation{Read, Write}[random.IntN(2)], at, n, []int{0, 0, 1, 2, 5}[random.IntN(5)])
+			if random.IntN(4) == 0 {
+				r.Transport = TransportTCP
+			}
+			if r.Operation == Read {
+				copy(here[at:][:n], there[at:])
+			} else {
+				copy(there[at:][:n], here[at:])
+			}
+			b, err := p.requester.Submit(soon(t), []Request{r})
+			must(t, err)
+			asked, batches = append(asked, fmt.Sprintf("%v over %v of %d bytes, %d slots", r.Operation, r.Transport, n, r.RemoteSlots)), append(batches, b)
+			if random.IntN(3) == 0 {
+				p.Advance(time.Duration(random.IntN(200)) * time.Microsecond)
+			}
+		}
+		for _, b := range batches {
+			_, err := b.Wait(soon(t))
+			must(t, b.Free())
+			if took := time.Duration(p.Now() - began); err != nil || took > time.Second {
+				t.Fatalf("SEED=%d: after %v: %v; %q", seed, took, err, asked)
+			}
+		}
+		if !bytes.Equal(content(t, p.requesterDriver, p.local), here) || !bytes.Equal(content(t, p.sourceDriver, p.remote), there) {
+			t.Fatalf("SEED=%d: other bytes than those of %q", seed, asked)
+		}
+		p.atRest(t)
 	}
 }

@@ -287,20 +287,22 @@ func copyStatus(f *lanes.Fault) netproto.Status {
 // chunked is true exactly when the parent's range is on a GPU, and staged.
 func (p *parent) chunked() bool { return p.gpu.memory != nil && p.staged() }
 
-// fillChunk gets the parent its chunk, in its turn: with the range's bytes for a READ, and clear of what others left for a
-// WRITE. True: windows may be bound in it.
-func (p *parent) fillChunk() bool {
-	lane := p.source.rails.lane
-	if !p.gpu.flow.Active() {
-		plan := flows.Plan{Role: flows.Source, Way: flows.Out, Address: p.registration.Address() + p.offset, Length: p.length, Deadline: p.deadline}
-		if p.write {
-			plan.Way = flows.In
-		}
-		if f := p.gpu.start(lane, (*parentCopy)(p), plan); f != nil {
-			p.fail(copyStatus(f))
-			return false
-		}
+// lineUp takes the parent's place in the line for chunks, before anything else is waited for. A stream's answers go out in the
+// order of its questions: a parent that got its chunk before one that was asked for earlier could keep it with an answer that
+// waits for the other one's, which needs a chunk.
+func (p *parent) lineUp() {
+	plan := flows.Plan{Role: flows.Source, Way: flows.Out, Address: p.registration.Address() + p.offset, Length: p.length, Deadline: p.deadline}
+	if p.write {
+		plan.Way = flows.In
 	}
+	if f := p.gpu.start(p.source.rails.lane, (*parentCopy)(p), plan); f != nil {
+		p.fail(copyStatus(f))
+	}
+}
+
+// fillChunk takes the parent's chunk, when it is its turn: with the range's bytes for a READ, and clear of what others left for
+// a WRITE. True: windows may be bound in it.
+func (p *parent) fillChunk() bool {
 	part, ok := p.gpu.flow.Take()
 	if !ok {
 		return false

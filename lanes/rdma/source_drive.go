@@ -145,6 +145,9 @@ func (s *GrantService) Serve(session *control.Session, r netproto.Request) {
 	p.asker.asks = true
 	session.Detach(&p.asker.slip, &p.asker)
 	p.await()
+	if p.chunked() {
+		p.lineUp()
+	}
 	p.advance()
 }
 
