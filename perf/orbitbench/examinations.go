@@ -135,7 +135,7 @@ func largeHPTCP(o options, what byte) examination {
 		name, op, title = "hptcp-write-64m", orbitte.Write, "WRITE 64 MiB over HP-TCP"
 	}
 	e := examination{rounds: 9, window: 40 * time.Millisecond}
-	e.group = group{workload: "check", name: title, figure: figures.Rate}
+	e.group = group{workload: "check", name: title, figure: figures.Rate, settle: true}
 	spins := rawBulk(what, 64*mib, 1, true)
 	theirs := []string{spins.name}
 	e.group.subjects = append(e.group.subjects, spins)
@@ -212,7 +212,7 @@ func latency4k(o options) examination {
 func smallBesideLarge(o options) examination {
 	alone, loaded := beside{setup: o.hptcp()}.subject(), beside{setup: o.hptcp(), large: true}.subject()
 	return examination{
-		group:  group{workload: "check", name: "READ 4 KiB beside 64 MiB", figure: figures.P50, subjects: []subject{alone, loaded, rawBeside(false), rawBeside(true)}},
+		group:  group{workload: "check", name: "READ 4 KiB beside 64 MiB", figure: figures.P50, settle: true, subjects: []subject{alone, loaded, rawBeside(false), rawBeside(true)}},
 		rounds: 9, window: 60 * time.Millisecond,
 		aims: []aim{{name: "small-beside-large", bound: 3, atMost: true, ours: []string{loaded.name}, theirs: []string{alone.name}, figure: p99,
 			reference: []string{rawBesideName, rawAloneName}}},
@@ -222,7 +222,7 @@ func smallBesideLarge(o options) examination {
 func thousandPeers(o options) examination {
 	few, many := crowdRate(o.staged(), 10), crowdRate(o.staged(), 1000)
 	return examination{
-		group:  group{workload: "check", name: "READ 64 B over many peers", figure: figures.Operations, subjects: []subject{few, many}},
+		group:  group{workload: "check", name: "READ 64 B over many peers", figure: figures.Operations, settle: true, subjects: []subject{few, many}},
 		rounds: 9, window: 80 * time.Millisecond,
 		aims: []aim{{name: "peers-1000", bound: 0.8, ours: []string{many.name}, theirs: []string{few.name}, figure: perSecond}},
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -425,5 +426,60 @@ func TestSubjectIsHeldAgainstTheOneItNames(t *testing.T) {
 	}
 	if c := cells[3]; c.Ratio == nil || c.Ratio.Median != 0.5 || c.Against != "raw" {
 		t.Errorf("%v against %q", c.Ratio, c.Against)
+	}
+}
+
+// On a terminal there is one line that is written over; in a file there are few, each whole.
+func TestProgressIsOneLineOnATerminalAndFewElsewhere(t *testing.T) {
+	var terminal, file strings.Builder
+	for to, p := range map[*strings.Builder]*progress{&terminal: {terminal: true}, &file: {}} {
+		p.to, p.start = to, time.Now()
+		for _, name := range []string{"a", "b"} {
+			p.show("group 1 of 2: %s %s", name, strings.Repeat("x", 200))
+		}
+		p.clear()
+	}
+	if text := terminal.String(); strings.Contains(text, "\n") || strings.Count(text, "\r\033[K") != 3 || !strings.HasSuffix(text, "\r\033[K") || len(text) > 300 {
+		t.Errorf("on a terminal: %q", text)
+	}
+	if text := file.String(); strings.Count(text, "\n") != 1 || strings.Contains(text, "\r") || !strings.Contains(text, "group 1 of 2: a") {
+		t.Errorf("elsewhere: %q", text)
+	}
+}
+
+// Every dimension of the plan has values in a full run.
+func TestAFullRunCrossesEveryDimension(t *testing.T) {
+	seen := map[string]map[string]bool{}
+	note := func(dimension string, value any) {
+		if seen[dimension] == nil {
+			seen[dimension] = map[string]bool{}
+		}
+		seen[dimension][fmt.Sprint(value)] = true
+	}
+	for _, g := range selected(options{kernel: "auto", full: true}, "") {
+		note("workload", g.workload)
+		for _, s := range g.subjects {
+			a := s.axes
+			note("size", a.Size)
+			note("peers", a.Peers)
+			note("raw streams", a.Streams)
+			if a.Transport != "" {
+				for dimension, value := range map[string]any{"operation": a.Operation, "batch": a.Batch, "progress": a.Transport + " " + a.Progress, "kernel": a.Transport + " " + a.Kernel, "streams": a.Streams,
+					"pages": fmt.Sprint(a.Operation, " ", a.Size, " × ", a.Batch), "placement": a.Placement} {
+					note(dimension, value)
+				}
+			}
+		}
+	}
+	for dimension, values := range map[string]string{
+		"operation": "READ,WRITE", "size": "64,4096,65536,1048576,8388608,67108864", "batch": "1,8,64,1024", "streams": "1,2,4", "raw streams": "1,2,4", "peers": "1,10,100,1000", "placement": "staged,direct",
+		"progress": "tcp adaptive,tcp event,tcp busy,tcp manual,hptcp adaptive,hptcp event,hptcp busy,hptcp manual", "kernel": "tcp io_uring,tcp epoll,hptcp io_uring,hptcp epoll",
+		"pages": "READ 4096 × 1024,READ 4096 × 120000,WRITE 4096 × 1024,WRITE 4096 × 120000", "workload": "mixed,registrations,idle,models,tools,latency",
+	} {
+		for value := range strings.SplitSeq(values, ",") {
+			if !seen[dimension][value] {
+				t.Errorf("%s %s is not measured", dimension, value)
+			}
+		}
 	}
 }

@@ -19,7 +19,8 @@ type model struct {
 const tokensPerBlock = 16
 
 // models are those whose shape many caches have. Heads and dimensions: config.json of each (num_hidden_layers,
-// num_key_value_heads, head_dim; for DeepSeek kv_lora_rank + qk_rope_head_dim = 512 + 64).
+// num_key_value_heads, head_dim; for DeepSeek kv_lora_rank + qk_rope_head_dim = 512 + 64). Every second layer of gpt-oss
+// looks back 128 tokens only; its cache is counted whole, as engines with one kind of block keep it.
 var models = []model{
 	{"Llama 3.1 8B", 32, 8, 128, 2},
 	{"Llama 3.1 70B", 80, 8, 128, 2},

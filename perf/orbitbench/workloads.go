@@ -153,30 +153,41 @@ func batchGroups(o options) []group {
 }
 
 func streamGroups(o options) []group {
-	size, counts := uint64(mib), []int{1, 2, 4}
+	sizes, counts := []uint64{mib}, []int{1, 2, 4}
+	if o.full {
+		sizes = []uint64{4 * kib, 64 * kib, mib, 8 * mib}
+	}
 	if o.small {
-		size, counts = 64*kib, counts[:2]
+		sizes, counts = []uint64{64 * kib}, counts[:2]
 	}
 	var groups []group
 	for _, op := range operations {
-		g := group{workload: "streams", name: fmt.Sprintf("%s %s over several streams", operationName(op.operation), figures.Bytes(size)), figure: figures.Rate}
-		for _, n := range counts {
-			g.subjects = append(g.subjects, rawBulk(op.what, size, n, false))
+		for _, size := range sizes {
+			groups = append(groups, o.streamGroup(op.operation, op.what, size, counts))
 		}
-		for _, n := range counts {
-			w := work{setup: o.direct().with(func(s *Setup) { s.Lanes = min(n, 2) }), operation: op.operation, size: size, batch: 8, streams: n}.subject()
-			w.name += fmt.Sprintf(", %d peers", n)
-			g.subjects = append(g.subjects, w)
-		}
-		hp := work{setup: o.hptcp(), operation: op.operation, size: size, batch: 32}.subject()
-		hp.name += ", batches of 32"
-		g.subjects = append(g.subjects, hp)
-		groups = append(groups, g)
 		if !o.small {
 			groups = append(groups, o.largeGroup(op.operation, op.what, counts))
 		}
 	}
 	return groups
+}
+
+// streamGroup is one size over several streams: raw ones, peers with a submitter each, and what HP-TCP chooses itself.
+func (o options) streamGroup(op orbitte.Operation, what byte, size uint64, counts []int) group {
+	g := group{workload: "streams", name: fmt.Sprintf("%s %s over several streams", operationName(op), figures.Bytes(size)), figure: figures.Rate}
+	for _, n := range counts {
+		g.subjects = append(g.subjects, rawBulk(what, size, n, false))
+	}
+	batch := batchFor(size)
+	for _, n := range counts {
+		w := work{setup: o.direct().with(func(s *Setup) { s.Lanes = min(n, 2) }), operation: op, size: size, batch: batch, streams: n}.subject()
+		w.name += fmt.Sprintf(", %d peers", n)
+		g.subjects = append(g.subjects, w)
+	}
+	hp := work{setup: o.hptcp(), operation: op, size: size, batch: 4 * batch}.subject()
+	hp.name += fmt.Sprintf(", batches of %d", 4*batch)
+	g.subjects = append(g.subjects, hp)
+	return g
 }
 
 // largeGroup moves one range of 64 MiB, which raw streams share out.
@@ -245,6 +256,9 @@ func pageGroups(o options) []group {
 			pages{setup: o.hptcp(), operation: orbitte.Read, size: pageBytes, count: n, listed: true}.subject(),
 			pages{setup: o.hptcp(), operation: orbitte.Read, size: pageBytes, count: n}.subject(),
 			pages{setup: o.staged(), operation: orbitte.Read, size: pageBytes, count: n}.subject()}
+		if !o.small { // a sample there is over before the lanes show their counts; models has a small WRITE
+			g.subjects = append(g.subjects, pages{setup: o.hptcp(), operation: orbitte.Write, size: pageBytes, count: n, listed: true}.subject().named(writing))
+		}
 		g.subjects[1].baseline = false
 		groups = append(groups, g)
 	}
