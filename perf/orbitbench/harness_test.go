@@ -460,7 +460,7 @@ func TestAFullRunCrossesEveryDimension(t *testing.T) {
 		note("workload", g.workload)
 		for _, s := range g.subjects {
 			a := s.axes
-			note("size", a.Size)
+			note(g.workload+" size", a.Size)
 			note("peers", a.Peers)
 			note("raw streams", a.Streams)
 			if a.Transport != "" {
@@ -472,7 +472,7 @@ func TestAFullRunCrossesEveryDimension(t *testing.T) {
 		}
 	}
 	for dimension, values := range map[string]string{
-		"operation": "READ,WRITE", "size": "64,4096,65536,1048576,8388608,67108864", "batch": "1,8,64,1024", "streams": "1,2,4", "raw streams": "1,2,4", "peers": "1,10,100,1000", "placement": "staged,direct",
+		"operation": "READ,WRITE", "bulk size": "64,4096,65536,1048576,8388608,67108864", "batch": "1,8,64,1024", "streams": "1,2,4", "raw streams": "1,2,4", "peers": "1,10,100,1000", "placement": "staged,direct",
 		"progress": "tcp adaptive,tcp event,tcp busy,tcp manual,hptcp adaptive,hptcp event,hptcp busy,hptcp manual", "kernel": "tcp io_uring,tcp epoll,hptcp io_uring,hptcp epoll",
 		"pages": "READ 4096 × 1024,READ 4096 × 120000,WRITE 4096 × 1024,WRITE 4096 × 120000", "workload": "mixed,registrations,idle,models,tools,latency",
 	} {
