@@ -48,7 +48,8 @@ const (
 	Adaptive Progress = iota
 	// EventDriven blocks as soon as a lane is idle.
 	EventDriven
-	// Busy never blocks: one CPU per lane, for pinned deployments.
+	// Busy never blocks: each lane takes a CPU of its own, for pinned deployments. Name the CPUs (Config.CPUs) where several
+	// engines share a host; lanes are tied to none otherwise.
 	Busy
 	// Manual starts no threads: the program calls Engine.Progress; of the calls that wait, one drives the
 	// lanes for all. Host names are looked up on the caller's own goroutine.
@@ -102,7 +103,8 @@ type Config struct {
 	// address. An unspecified Bind ("0.0.0.0:7000") needs it unless the host has exactly one address.
 	Advertise string
 
-	// Lanes is the number of lanes; 0 follows the CPU quota and affinity mask, at most 4.
+	// Lanes is the number of lanes; 0 follows the CPU quota and affinity mask, at most 4. Busy lanes leave one of those CPUs
+	// to the callers.
 	Lanes int
 	// CPUs restricts the lanes to these CPUs, out of those that the process may use.
 	CPUs     []int
@@ -293,11 +295,15 @@ func invalid(format string, args ...any) error {
 	return &Error{Index: -1, Class: ErrInvalid, Cause: fmt.Errorf(format, args...)}
 }
 
-// lanesFor is the default number of lanes: whole CPUs of the quota, no more than the mask has, at most four.
-func lanesFor(cpus int, quota float64) int {
-	n := min(cpus, runtime.GOMAXPROCS(0), 4)
+// lanesFor is the default number of lanes: whole CPUs of the quota, no more than the mask has, at most four. Busy ones
+// never give theirs back, and the callers need one, too.
+func lanesFor(cpus int, quota float64, busy bool) int {
+	n := min(cpus, runtime.GOMAXPROCS(0))
 	if quota > 0 {
 		n = min(n, int(quota))
 	}
-	return max(n, 1)
+	if busy {
+		n--
+	}
+	return max(min(n, 4), 1)
 }

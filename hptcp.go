@@ -56,7 +56,7 @@ func (e *Engine) buildHPTCP() {
 	e.hptcp = &hptcpPart{}
 	cpus := e.config.HPTCP.Streams // no machine's number in a simulation
 	if e.config.OpenKernel == nil {
-		cpus = lanesFor(len(allowedCPUs()), cpuQuota("/sys/fs/cgroup", "/proc/self/cgroup"))
+		cpus = lanesFor(len(allowedCPUs()), cpuQuota("/sys/fs/cgroup", "/proc/self/cgroup"), false)
 	}
 	for i, r := range e.runners {
 		c := e.hptcpConfig(cpus)

@@ -120,7 +120,7 @@ func placeLanes(c *Config) ([]lanes.Place, error) {
 	}
 	n := c.Lanes
 	if n == 0 {
-		n = lanesFor(len(allowed), cpuQuota("/sys/fs/cgroup", "/proc/self/cgroup"))
+		n = lanesFor(len(allowed), cpuQuota("/sys/fs/cgroup", "/proc/self/cgroup"), c.Progress == Busy)
 	}
 	if c.Progress == Manual && c.Lanes == 0 {
 		n = 1
@@ -129,7 +129,7 @@ func placeLanes(c *Config) ([]lanes.Place, error) {
 	if c.HPTCP != nil {
 		n = min(n, c.HPTCP.Limits.Streams)
 	}
-	pinned := c.Progress == Busy || len(c.CPUs) > 0
+	pinned := len(c.CPUs) > 0
 	return lanes.Plan(n, allowed, numaNodes("/sys/devices/system/node"), pinned), nil
 }
 

@@ -552,6 +552,26 @@ func TestOwnSegmentUnderAnotherName(t *testing.T) {
 	must(t, e.CloseSegment(soon(t), s))
 }
 
+// Two engines of one host would else share their first CPU while others are free.
+func TestBusyLanesAreTiedOnlyToCPUsThatWereNamed(t *testing.T) {
+	allowed := allowedCPUs()
+	places := func(c Config) []lanes.Place {
+		must(t, c.complete())
+		p, err := placeLanes(&c)
+		must(t, err)
+		return p
+	}
+	free, busy := places(Config{Lanes: 2}), places(Config{Lanes: 2, Progress: Busy})
+	for i := range busy {
+		if !slices.Equal(busy[i].CPUs, free[i].CPUs) {
+			t.Errorf("busy lane %d is tied to %v, an adaptive one to %v", i, busy[i].CPUs, free[i].CPUs)
+		}
+	}
+	if named := places(Config{Lanes: 1, Progress: Busy, CPUs: allowed[:1]}); !slices.Equal(named[0].CPUs, allowed[:1]) {
+		t.Errorf("tied to %v, named was %v", named[0].CPUs, allowed[:1])
+	}
+}
+
 // field case F-52: lanes follow the quota and the mask
 func TestLaneCountFollowsMaskAndQuota(t *testing.T) {
 	for _, c := range []struct {
@@ -559,11 +579,15 @@ func TestLaneCountFollowsMaskAndQuota(t *testing.T) {
 		quota float64
 		most  int
 	}{{1, 0, 1}, {16, 0, 4}, {16, 2.5, 2}, {16, 0.5, 1}, {2, 8, 2}, {0, 0, 1}} {
-		if n := lanesFor(c.cpus, c.quota); n > c.most || n < 1 {
+		n := lanesFor(c.cpus, c.quota, false)
+		if n > c.most || n < 1 {
 			t.Errorf("%d CPUs, quota %v: %d lanes, want at most %d", c.cpus, c.quota, n, c.most)
 		}
+		if busy := lanesFor(c.cpus, c.quota, true); n < 4 && busy != max(n-1, 1) || busy < 1 || busy > n {
+			t.Errorf("%d CPUs, quota %v: %d busy lanes of %d; they leave one CPU to the callers", c.cpus, c.quota, busy, n)
+		}
 	}
-	if n := lanesFor(1, 0); n != 1 {
+	if n := lanesFor(1, 0, false); n != 1 {
 		t.Errorf("%d lanes on one CPU", n)
 	}
 	places := lanes.Plan(4, []int{1, 2, 3, 9}, [][]int{{0, 1, 2, 3}, {8, 9}}, false)

@@ -275,8 +275,8 @@ func TestSetupsAreRefusedOrOpened(t *testing.T) {
 		t.Error("an unknown kernel was taken")
 	}
 	manual := Setup{Transport: "tcp", Progress: "manual", Kernel: "auto"}
-	if manual.source().Progress != "busy" || !manual.spins() || (Setup{Progress: "event"}).spins() {
-		t.Error("nobody would drive a manual source")
+	if manual.source().Progress != "busy" || manual.source().Lanes != 1 || !manual.spins() || (Setup{Progress: "event"}).spins() {
+		t.Error("nobody would drive a manual source, or more than one lane would")
 	}
 }
 

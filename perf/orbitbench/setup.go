@@ -42,10 +42,10 @@ func (s Setup) config() (orbitte.Config, error) {
 	return c, nil
 }
 
-// source is the peer's setup: nobody drives a manual source, so it spins instead.
+// source is the peer's setup: nobody drives a manual source, so it spins instead, with as many lanes.
 func (s Setup) source() Setup {
 	if s.Progress == "manual" {
-		s.Progress = "busy"
+		s.Progress, s.Lanes = "busy", max(s.Lanes, 1)
 	}
 	return s
 }
