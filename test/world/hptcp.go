@@ -186,7 +186,7 @@ func (m *memory) patchwork(done []*op, open, free []bool) (found []*op) {
 			}
 		}
 		if wrote {
-			o.content, o.alone = slices.Clone(m.data[o.toAt:o.toAt+o.length]), false
+			o.content = slices.Clone(m.data[o.toAt : o.toAt+o.length])
 			found = append(found, o)
 		}
 	}

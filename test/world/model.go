@@ -52,8 +52,7 @@ type op struct {
 	legal      [][]byte
 	matched    bool    // the destination held one of the legal contents whole at some moment since submission
 	touched    bool    // a change was seen that nothing but this op explains
-	certain    bool    // touched, and a change had no second explanation
-	alone      bool    // the explanation being tried has no second one
+	certain    bool    // touched, and the others alone do not explain all changes of that step
 	content    []byte  // and is this content
 	loose      bool    // its source changed too often in one step: each byte may come from another one of the legal contents
 	many       bool    // there are more than legalMax of them
@@ -191,30 +190,20 @@ func (m *memory) change() int {
 			first, end = min(first, i), i+1
 		}
 	}
-	free := make([]bool, len(open)) // explained: whatever stood there before is hidden
-	done := m.peel(nil, open, free)
-	if slices.Contains(open[first:end], true) { // what came last may have left no trace
-		for before := -1; before < len(done); {
-			before = len(done)
-			m.untraced(nil, free)
-			done = m.peel(done, open, free)
-		}
-		if found := m.patchwork(done, open, free); len(found) > 0 { // what they cover may be a part of what came whole before
-			done = m.peel(append(done, found...), open, free)
-		}
-	}
+	changed := slices.Clone(open)
+	done, free := m.takeApart(nil, open)
 	for i := first; i < end; i++ {
 		if open[i] {
 			return i
 		}
 	}
-	for _, o := range done {
-		o.touched, o.certain = true, o.certain || o.alone
-		m.retouched(o)
-	}
 	changes := make([]change, len(done))
 	for i, o := range done {
 		changes[i] = change{o, o.content}
+	}
+	for _, o := range done {
+		o.touched, o.certain = true, o.certain || m.needs(o, changed)
+		m.retouched(o)
 	}
 	m.settle(append(changes, m.hidden(done, free)...))
 	return -1
@@ -266,55 +255,9 @@ func (m *memory) show() {
 	}
 }
 
-// peel takes the changes apart, the last one first: an op whose legal content stands whole where it belongs,
-// except where a later one has changed it, explains its bytes. Taking one that fits never hinders another.
-func (m *memory) peel(done []*op, open, free []bool) []*op {
-	for again := true; again; {
-		again = false
-		for _, o := range m.targets {
-			if slices.Contains(done, o) {
-				continue
-			}
-			if o.content = o.explains(m, open, free); o.content == nil {
-				continue
-			}
-			o.alone = !m.second(o, open, free)
-			whole, strewn := !o.pieces(), o.strewn()
-			for i := o.toAt; i < o.toAt+o.length; i++ {
-				if open[i] || !free[i] && (whole || strewn && o.may(i-o.toAt, m.data[i])) {
-					open[i], free[i] = false, true
-				}
-			}
-			done, again = append(done, o), true
-		}
-	}
-	return done
-}
-
 // may says whether the op may have written this byte, which stood there before: one that comes in pieces need not.
 func (o *op) may(i int, b byte) bool {
 	return slices.ContainsFunc(o.legal, func(content []byte) bool { return content[i] == b })
-}
-
-// untraced marks where a copy of this process to itself may have written last without a trace, since what it wrote stood
-// there before the step: several of them may be done in one, and a range in which an earlier one wrote in between hides that.
-// A later one may have covered a part of it in turn, and one that comes in pieces may have brought some of them.
-func (m *memory) untraced(but *op, free []bool) {
-	for again := true; again; {
-		again = false
-		for _, o := range m.targets {
-			if o == but || o.over || o.local.life != o.remote.life && !o.fast { // HP-TCP brings several requests in one step, too
-				continue
-			}
-			held, data := free[o.toAt:o.toAt+o.length], m.data[o.toAt:]
-			whole := slices.ContainsFunc(o.legal, func(content []byte) bool { return fits(content, data, held) })
-			for i := range held {
-				if !held[i] && (whole || o.direct && o.strewn() && o.may(i, data[i])) {
-					held[i], again = true, true
-				}
-			}
-		}
-	}
 }
 
 // hiddenBy says whether later ones of the same process, or over HP-TCP, may have covered what the op left, in the step in which
@@ -333,16 +276,6 @@ func (o *op) hiddenBy() bool {
 	for _, content := range o.legal {
 		if slices.Contains(free[o.toAt:o.toAt+o.length], true) && fits(content, o.to.data[o.toAt:], free[o.toAt:]) {
 			o.submission.life.run.count("blind: covered in the same step")
-			return true
-		}
-	}
-	return false
-}
-
-// second is true exactly when another op explains what o explains.
-func (m *memory) second(o *op, open, free []bool) bool {
-	for _, other := range m.targets {
-		if other != o && other.explains(m, open, free) != nil {
 			return true
 		}
 	}

@@ -1,0 +1,88 @@
+package world
+
+import "slices"
+
+// takeApart explains the open changes of a step, if it can, without one of the ops; done are those that have part in it.
+// free is where what stood there before the last of them is hidden.
+func (m *memory) takeApart(but *op, open []bool) (done []*op, free []bool) {
+	free = make([]bool, len(open))
+	if but != nil {
+		done = append(done, but)
+	}
+	done = m.peel(done, open, free)
+	if slices.Contains(open, true) { // what came last may have left no trace
+		for before := -1; before < len(done); {
+			before = len(done)
+			m.untraced(but, free)
+			done = m.peel(done, open, free)
+		}
+		if found := m.patchwork(done, open, free); len(found) > 0 { // what they cover may be a part of what came whole before
+			done = m.peel(append(done, found...), open, free)
+		}
+	}
+	return done, free
+}
+
+// needs is true exactly when the changes of a step cannot be explained without the op: then it has made some of them. Others
+// that wrote in the same step may together have covered all that it would have written.
+func (m *memory) needs(o *op, changed []bool) bool {
+	theirs := make([]bool, len(changed)) // where others may write
+	for _, other := range m.targets {
+		for i := max(o.toAt, other.toAt); other != o && i < min(o.toAt+o.length, other.toAt+other.length); i++ {
+			theirs[i] = true
+		}
+	}
+	for i := o.toAt; i < o.toAt+o.length; i++ {
+		if changed[i] && !theirs[i] {
+			return true
+		}
+	}
+	open := slices.Clone(changed)
+	m.takeApart(o, open)
+	return slices.Contains(open, true)
+}
+
+// peel takes the changes apart, the last one first: an op whose legal content stands whole where it belongs,
+// except where a later one has changed it, explains its bytes. Taking one that fits never hinders another.
+func (m *memory) peel(done []*op, open, free []bool) []*op {
+	for again := true; again; {
+		again = false
+		for _, o := range m.targets {
+			if slices.Contains(done, o) {
+				continue
+			}
+			if o.content = o.explains(m, open, free); o.content == nil {
+				continue
+			}
+			whole, strewn := !o.pieces(), o.strewn()
+			for i := o.toAt; i < o.toAt+o.length; i++ {
+				if open[i] || !free[i] && (whole || strewn && o.may(i-o.toAt, m.data[i])) {
+					open[i], free[i] = false, true
+				}
+			}
+			done, again = append(done, o), true
+		}
+	}
+	return done
+}
+
+// untraced marks where a copy of this process to itself may have written last without a trace, since what it wrote stood
+// there before the step: several of them may be done in one, and a range in which an earlier one wrote in between hides that.
+// A later one may have covered a part of it in turn, and one that comes in pieces may have brought some of them.
+func (m *memory) untraced(but *op, free []bool) {
+	for again := true; again; {
+		again = false
+		for _, o := range m.targets {
+			if o == but || o.over || o.local.life != o.remote.life && !o.fast { // HP-TCP brings several requests in one step, too
+				continue
+			}
+			held, data := free[o.toAt:o.toAt+o.length], m.data[o.toAt:]
+			whole := slices.ContainsFunc(o.legal, func(content []byte) bool { return fits(content, data, held) })
+			for i := range held {
+				if !held[i] && (whole || o.direct && o.strewn() && o.may(i, data[i])) {
+					held[i], again = true, true
+				}
+			}
+		}
+	}
+}

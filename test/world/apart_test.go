@@ -1,0 +1,58 @@
+package world
+
+import (
+	"slices"
+	"testing"
+)
+
+// step is a memory object of zeros that some ops may write, and what stands in it a step later.
+func step(after string, ops ...*op) *memory {
+	m := &memory{life: &life{run: &run{counts: map[string]int{}}}, data: []byte(after), shadow: make([]byte, len(after))}
+	for _, o := range ops {
+		o.to, o.from = m, &memory{}
+		o.local, o.remote = &memory{life: &life{}}, &memory{life: m.life}
+		o.length, o.write = len(o.legal[0]), true
+	}
+	m.targets = ops
+	return m
+}
+
+// written is an op over HP-TCP that brings text to a place.
+func written(at int, text string) *op {
+	return &op{toAt: at, legal: [][]byte{[]byte(text)}, direct: true, fast: true}
+}
+
+// A change is held against an op exactly when the others cannot have made it: neither one of them, nor several that covered
+// each other in one step (seed 5496: two WRITEs from the same bytes to the same place, and what came over both).
+func TestAChangeIsCertainExactlyWhenTheOthersDoNotExplainIt(t *testing.T) {
+	for what, c := range map[string]struct {
+		after   string
+		ops     []*op
+		certain []bool
+	}{
+		"one, and one elsewhere":                    {"ab..cd", []*op{written(0, "ab"), written(4, "cd")}, []bool{true, true}},
+		"two alike":                                 {"ab", []*op{written(0, "ab"), written(0, "ab")}, []bool{false, false}},
+		"a part of the other":                       {"abc", []*op{written(0, "ab"), written(0, "abc")}, []bool{false, true}},
+		"another one might have brought a half":     {"abc", []*op{written(0, "abc"), written(0, "ab")}, []bool{true, false}},
+		"two halves":                                {"abcd", []*op{written(0, "abcd"), written(0, "ab"), written(2, "cd")}, []bool{false, false, false}},
+		"the other is covered by a third":           {"aXYZ", []*op{written(0, "ab"), written(0, "abc"), written(1, "XYZ")}, []bool{false, false, true}},
+		"what the other would have left is missing": {"aXY", []*op{written(0, "a"), written(0, "bcd"), written(1, "XY")}, []bool{true, false, true}},
+	} {
+		m := step(c.after, c.ops...)
+		for i := range m.shadow {
+			if m.data[i] == '.' {
+				m.shadow[i] = '.'
+			}
+		}
+		if at := m.change(); at >= 0 {
+			t.Errorf("%s: byte %d is not explained", what, at)
+		}
+		got := make([]bool, len(c.ops))
+		for i, o := range c.ops {
+			got[i] = o.touched && o.certain
+		}
+		if !slices.Equal(got, c.certain) {
+			t.Errorf("%s: certain %v, want %v", what, got, c.certain)
+		}
+	}
+}
