@@ -135,6 +135,9 @@ type life struct {
 	doubtful     bool                           // true exactly when its library was told to refuse a call, or to take a proof away
 	keeps        bool                           // true exactly when it may keep something for good
 	lost         bool                           // true exactly when nobody gives its memory back
+	lent         bool                           // true exactly when a peer has asked for grants on slots of its
+	lingers      reactor.Instant                // since when slots of its outlive all streams, since devices have them; 0: none do
+	lingerRests  int                            // rounds in which it has rested over them for too long
 	streams      map[reactor.Descriptor]*stream // looked up by key only
 	dataListener reactor.Descriptor             // if listens
 	listens      bool

@@ -3,6 +3,7 @@ package world
 import (
 	"encoding/binary"
 	"errors"
+	"time"
 
 	"github.com/orbitte/orbitte"
 	"github.com/orbitte/orbitte/lanes/delegate"
@@ -51,13 +52,51 @@ func (r *run) slotFramed(s *stream, h []byte, f frame) {
 	r.violate(OracleStream, "%v sends a frame of %d bytes for slot %#x of %x, and has no request that uses slots there", s.life, f.length, binary.BigEndian.Uint64(h[28:]), epoch)
 }
 
-// evicted looks at a source that rests and has no peers: their pins have ended with their streams, but for copies under way.
+const (
+	// receiptGrace is how long slots that devices may reach outlive their stream, for receipts that are on their way; then the
+	// pairs of those that have not come are taken to their end, which takes a cleanup window at most (SPEC C-8, R-18). What has
+	// no proof then is retained.
+	receiptGrace = 100*time.Millisecond + grace
+	// receiptRests is for how many rounds a source may rest behind that.
+	receiptRests = 3
+)
+
+// evicted looks at a source that rests and has no peers: their pins have ended with their streams, but for copies under way,
+// and for grants whose keys devices still have.
 func (r *run) evicted(l *life) {
 	if l.vault == nil || !l.slot.config.Bool(faults.RemoteStaging) || len(l.vault.flights) > 0 || l.accepted() {
+		l.lingers = 0
 		return
 	}
-	if s := l.engine.Stats().RemoteStaging; s != nil && s.Slots > s.Retained {
-		r.violate(OracleQuiet, "%v rests without a stream of any peer, and %d slots are pinned for peers (%d requests)", l, s.Slots-s.Retained, s.Pins)
+	s := l.engine.Stats().RemoteStaging
+	if s == nil || s.Slots <= s.Retained {
+		l.lingers = 0
+		return
+	}
+	if now := r.net.Now(); l.lent && l.gauge("RDMA grants").Used > 0 {
+		most := receiptGrace
+		if r.wounded {
+			most += cleanup
+		}
+		if l.lingers == 0 {
+			l.lingers, l.lingerRests = now, 0
+		}
+		if now > l.lingers.After(most) {
+			l.lingerRests++
+		}
+		if l.lingerRests <= receiptRests {
+			return
+		}
+	}
+	r.violate(OracleQuiet, "%v rests without a stream of any peer, and %d slots are pinned for peers (%d requests)", l, s.Slots-s.Retained, s.Pins)
+}
+
+// granted sees a question for grants; on a slot of the peer's, its devices may have the slot from now on.
+func (r *run) granted(h []byte) {
+	var epoch orbitte.Epoch
+	copy(epoch[:], h[12:28])
+	if peer := r.named(epoch); peer != nil && h[28]&slotRegion != 0 {
+		peer.lent = true
 	}
 }
 

@@ -25,6 +25,7 @@ const (
 	grantHead    = 32 // with slices 2 and connections 1 in front
 	grantOf      = 32 // a connection
 	grantSlice   = 24
+	slotRegion   = 0x80 // in the first byte of a region's ID: it is a slot of the peer's, and no region
 	statusOK     = 0
 	statusReady  = 9
 )
@@ -124,6 +125,7 @@ func (s *stream) request() {
 		f.length += binary.BigEndian.Uint64(h[36:]) + 1 // name, message and marker
 	case opGrants, opGrants + 1, opGrants + 2, opGrants + 3:
 		f.length, f.ready, f.grants = grantHead, true, true
+		s.life.run.granted(h)
 	case opConnect, opConnect + 1, opConnect + 2, opConnect + 3:
 		f.ready = true
 	case opDelegate, opDelegate + 1:
@@ -131,7 +133,7 @@ func (s *stream) request() {
 	case opPin:
 		f.length, f.ready = pinBytes, true
 	case opRead, opWrite:
-		if h[28]&0x80 != 0 { // a slot of the peer's, and no region
+		if h[28]&slotRegion != 0 {
 			s.life.run.slotFramed(s, h, f)
 			break
 		}
