@@ -62,7 +62,8 @@
 // parent has one chunk, and its range at most a chunk's length, which the descriptor tells: since every grant of a parent
 // is there before payload is posted, a source can copy beside the network only for another parent, so a longer
 // transfer is a walk over several, up to three at a time. A track's connections are for one parent at a time (R-16's one
-// grant), and end with the walk by their barriers; between two parents the source has the receipt of every key. Pools of
+// grant), and end with the walk by their barriers; between two parents the source has the receipt of every key. A READ into
+// staged host memory keeps T-1 all the same: the walk has the private memory, registered once for all parts, and commits it. Pools of
 // one chunk suffice: who waits for a chunk has none, and who has one needs only the devices, not the stream. For that a
 // WRITE's chunk goes to the GPU at its last receipt, before DONE; no key of such a WRITE ends before its payload is there
 // (transferMachine.rigid), and R-13's ACK waits for both. The range is leased before the chunk, as over TCP. What others

@@ -339,7 +339,7 @@ func (t *Transfer) stock() {
 	}
 	if t.chunked() {
 		p.chunks[flows.Requester] = true
-	} else if t.staged() && t.staging == nil {
+	} else if t.staged() && t.staging == nil && !t.lodges() {
 		s, err := newStaging(t.rails.transport.config.Budgets.StagingBytes, t.Length, verbs.AccessLocalWrite)
 		if err != nil {
 			t.fail(fault(lanes.Exhausted, "staging", err))
@@ -372,6 +372,10 @@ func (t *Transfer) stock() {
 // provisioned goes on with what the cold loop made.
 func (t *Transfer) provisioned(err error) {
 	t.away = false
+	if t.machine.stage == transferWalking {
+		t.walk.reserved(err)
+		return
+	}
 	if err != nil {
 		t.fail(fault(lanes.Exhausted, "registering private memory", err))
 	}
@@ -382,6 +386,7 @@ func (t *Transfer) legOf(slice int) *leg { return t.legs[t.machine.parcels[slice
 
 // locate finds keys and addresses of the local bytes on each device.
 func (t *Transfer) locate() error {
+	private, at := t.buffer()
 	for _, l := range t.legs[:t.used] {
 		d := l.connection().Device
 		if l.chunk = uint64(d.Context.Route().MaxMessage); l.chunk == 0 || l.chunk > messageMax {
@@ -390,8 +395,12 @@ func (t *Transfer) locate() error {
 		if t.chunked() {
 			continue
 		}
-		if t.staging != nil {
-			l.local, l.address = t.staging.region(d).LocalKey(), t.staging.backing.Address()
+		if private != nil {
+			region := private.region(d)
+			if region == nil { // it was fenced when the memory was registered
+				return fmt.Errorf("%s: %w", d.Name, errUnregistered)
+			}
+			l.local, l.address = region.LocalKey(), private.backing.Address()+at
 			continue
 		}
 		region, _ := t.registered.On(d.NIC)

@@ -190,7 +190,9 @@ func (t *Transfer) giveBack() {
 		l.charged = 0
 	}
 	if kept {
-		t.retain()
+		if !t.lodges() { // the walk keeps what the device may still write
+			t.retain()
+		}
 		return
 	}
 	if t.lease.Held() {

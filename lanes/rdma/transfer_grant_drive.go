@@ -173,7 +173,7 @@ func (t *Transfer) finish() {
 		t.landed()
 		return
 	}
-	if t.staged() && t.Direction == lanes.Read {
+	if t.staged() && t.Direction == lanes.Read && !t.lodges() {
 		t.machine.stage, t.copied = transferCommit, 0
 		t.commit()
 		return

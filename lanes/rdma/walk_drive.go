@@ -5,6 +5,7 @@ import (
 
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/netproto"
+	"github.com/orbitte/orbitte/verbs"
 )
 
 // tracksMax is how many parts of one walk are under way at most: one is with the network while the source copies for the
@@ -15,6 +16,9 @@ const tracksMax = 3
 // it moves part after part, each a parent of its own with all of its grants (SPEC R-9), which takes one chunk there. While
 // one part is with the network the source fills the chunk of another, or empties it (SPEC C-4). A track carries one part at
 // a time over connections of its own, which end with the walk (SPEC R-16).
+//
+// A READ into host memory that this side stages is all or nothing (SPEC T-1, R-6): the walk has private memory for the whole,
+// the parts come into it, and it is committed when all are there.
 //
 // A third track that waits for its grants most of the time is given up. A part that its track got no connection or no place for goes back, as long as another track has one: so a walk needs no
 // more than a single part does, and parts that wait keep nobody waiting.
@@ -77,8 +81,55 @@ func (t *Transfer) startWalk() {
 	}
 	w.ahead, w.moved, w.back, w.ways, w.narrow, w.fault, w.touched, w.undrained = 0, 0, w.back[:0], w.ways[:0], false, nil, false, false
 	t.walked = true
+	if t.Direction == lanes.Read && t.staged() && !t.chunked() {
+		if f := t.reserveWhole(); f != nil {
+			t.conclude(f)
+			return
+		}
+	}
 	w.step()
 }
+
+// reserveWhole gets a walk private memory for all of its parts, on every device that may carry one of them; provisioned
+// follows.
+func (t *Transfer) reserveWhole() *lanes.Fault {
+	r := t.rails
+	s, err := newStaging(r.transport.config.Budgets.StagingBytes, t.Length, verbs.AccessLocalWrite)
+	if err != nil {
+		return fault(lanes.Exhausted, "staging", err)
+	}
+	for _, rail := range r.rails {
+		if state, _ := rail.Device.State(); state != verbs.Fenced {
+			s.on(rail.Device)
+		}
+	}
+	r.transport.grants.staged.Add(1)
+	t.staging, t.away = s, true
+	t.provision.begin(r, t)
+	t.provision.staging = s
+	t.provision.fetch()
+	return nil
+}
+
+// reserved goes on with the memory, or without hope.
+func (w *walk) reserved(err error) {
+	if err != nil {
+		w.stop(fault(lanes.Exhausted, "registering private memory", err))
+		return
+	}
+	w.step()
+}
+
+// buffer is private memory for the transfer's bytes, and where in it they begin: its own, or its walk's; nil: it has none.
+func (t *Transfer) buffer() (*staging, uint64) {
+	if t.lodges() {
+		return t.track.walk.transfer.staging, t.track.offset
+	}
+	return t.staging, 0
+}
+
+// lodges is true exactly when the private memory of a part is its walk's, which commits it, gives it back, or keeps it.
+func (t *Transfer) lodges() bool { return t.track != nil && t.track.walk.transfer.staging != nil }
 
 // take is the next part; false: none is left.
 func (w *walk) take() (offset uint64, ok bool) {
@@ -126,7 +177,7 @@ func (w *walk) look() {
 			if w.left() {
 				x.run()
 			}
-		case x.state == trackOff && w.fault == nil && w.left():
+		case x.state == trackOff && w.fault == nil && w.left() && !w.transfer.away:
 			if extra := w.active() > 0; !extra || w.roomy() {
 				x.open(extra)
 			}
@@ -296,17 +347,24 @@ func (w *walk) stop(f *lanes.Fault) {
 // end is the end of a walk: no track has anything.
 func (w *walk) end() {
 	t := w.transfer
-	if t.machine.stage != transferWalking {
+	if t.machine.stage != transferWalking || t.away {
 		return
 	}
 	m := &t.machine
 	if w.fault != nil && w.moved < t.Length { // what comes with the last part is late
 		m.fail(w.fault)
 		m.touched = w.touched
-		m.changed = w.touched
+		m.changed = w.touched && t.staging == nil
 		m.unproven = w.undrained
 	}
-	t.report()
+	switch {
+	case t.staging == nil:
+		t.report()
+	case m.fault == nil:
+		t.finish()
+	default:
+		t.settle()
+	}
 }
 
 // depart ends the connections that a resting track keeps; Done follows.
