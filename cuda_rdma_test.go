@@ -3,14 +3,12 @@ package orbitte
 import (
 	"bytes"
 	"fmt"
-	"net/netip"
 	"regexp"
 	"testing"
 	"time"
 
 	"github.com/orbitte/orbitte/cuda"
 	"github.com/orbitte/orbitte/cuda/simcuda"
-	"github.com/orbitte/orbitte/reactor/simkernel"
 	"github.com/orbitte/orbitte/verbs"
 	"github.com/orbitte/orbitte/verbs/simverbs"
 )
@@ -48,7 +46,7 @@ func newGPUPair(t testing.TB, seed uint64, size int, source, requester gpuSide) 
 func newGPUPairOn(t testing.TB, s *rdmaSim, size int, source, requester gpuSide) *gpuPair {
 	t.Helper()
 	p := &gpuPair{rdmaPair: &rdmaPair{rdmaSim: s, pair: &pair{}}}
-	p.cuda = &cudaSim{sim: s.sim, processes: map[*simcuda.Driver]*simkernel.Process{}, hosts: map[*simcuda.Driver]netip.Addr{}, deliberate: map[*simcuda.Driver]bool{}}
+	p.cuda = newCUDASimOn(s.sim)
 	p.sourceNative, p.requesterNative = s.native("source", hostA), s.native("requester", hostB)
 	p.sourceDriver = p.cuda.driver("source", s.processes["source"], hostA, source.driver)
 	p.requesterDriver = p.cuda.driver("requester", s.processes["requester"], hostB, requester.driver)

@@ -11,12 +11,14 @@ import (
 	"github.com/orbitte/orbitte/cuda"
 	"github.com/orbitte/orbitte/cuda/simcuda"
 	"github.com/orbitte/orbitte/test/twins"
+	"github.com/orbitte/orbitte/verbs/simverbs"
 )
 
 // hungCopy is an engine with device memory that has asked another one, also with device memory, for a transfer in which a
 // copy of one of the two is not proven to have ended.
 type hungCopy struct {
 	*cudaSim
+	hungCase
 	engines  [2]*Engine
 	drivers  [2]*simcuda.Driver
 	memories [2]*Memory
@@ -27,16 +29,41 @@ type hungCopy struct {
 	listed   int // retained before
 }
 
-func newHungCopy(t *testing.T, requester bool, kept int64, faults []simcuda.Fault) *hungCopy {
+// hungCase is which copy is to hang.
+type hungCase struct {
+	over      Transport
+	op        Operation
+	requester bool // its copy, not the source's
+}
+
+// eachHungCase runs a test for all of them.
+func eachHungCase(t *testing.T, test func(t *testing.T, c hungCase)) {
+	for _, over := range []Transport{TransportTCP, TransportRDMA} {
+		for _, op := range []Operation{Write, Read} {
+			for _, requester := range []bool{true, false} {
+				c := hungCase{over, op, requester}
+				t.Run(fmt.Sprintf("%v %v, requester %t", over, op, requester), func(t *testing.T) { test(t, c) })
+			}
+		}
+	}
+}
+
+func newHungCopy(t *testing.T, c hungCase, kept int64, faults []simcuda.Fault) *hungCopy {
 	t.Helper()
-	h := &hungCopy{cudaSim: newCUDASim(t, 7), listed: len(RetainedByCUDA())}
+	s := newRDMASim(t, 7, simverbs.Hardware)
+	h := &hungCopy{cudaSim: newCUDASimOn(s.sim), hungCase: c, listed: len(RetainedByCUDA())}
 	keepsOnPurpose(t, kept)
-	for i, host := range []string{"10.0.0.1:0", "10.0.0.2:0"} {
+	for i, host := range []netip.Addr{hostA, hostB} {
 		name := []string{"requester", "source"}[i]
-		h.drivers[i] = h.process(name, []netip.Addr{hostA, hostB}[i], simcuda.Options{})
-		e, err := Open(h.config(h.processes[h.drivers[i]], Config{
-			CUDA: h.drivers[i], SourceTimeout: time.Second, Limits: Limits{StagingChunkBytes: 1009, PinnedStagingBytes: 4 * 1009},
-		}, host))
+		n := s.native(name, host)
+		h.drivers[i] = h.driver(name, s.processes[name], host, simcuda.Options{})
+		config := Config{CUDA: h.drivers[i], SourceTimeout: time.Second, Limits: Limits{StagingChunkBytes: 1009, PinnedStagingBytes: 4 * 1009}}
+		if c.over == TransportRDMA {
+			config = s.rdmaConfig(n, host, config)
+		} else {
+			config = s.config(s.processes[name], config, netip.AddrPortFrom(host, 0).String())
+		}
+		e, err := Open(config)
 		must(t, err)
 		h.Add(func() bool { return e.Progress(time.Minute) })
 		m, err := AllocateDevice(h.drivers[i], 0, 3000)
@@ -47,13 +74,9 @@ func newHungCopy(t *testing.T, requester bool, kept int64, faults []simcuda.Faul
 	}
 	segment, err := h.engines[0].OpenSegment(soon(t), h.engines[1].Endpoint(), h.engines[1].Epoch())
 	must(t, err)
-	driver := h.drivers[1]
-	if requester {
-		driver = h.drivers[0]
-	}
-	driver.Plan(faults...)
+	h.drivers[h.side()].Plan(faults...)
 	h.batch, err = h.engines[0].Submit(soon(t), []Request{{
-		Operation: Write, Segment: segment, Local: h.memories[0].Address(), Remote: h.memories[1].Address(), Length: 3000,
+		Operation: c.op, Transport: c.over, Segment: segment, Local: h.memories[0].Address(), Remote: h.memories[1].Address(), Length: 3000,
 	}})
 	must(t, err)
 	h.report, h.err = h.batch.Wait(soon(t))
@@ -61,11 +84,17 @@ func newHungCopy(t *testing.T, requester bool, kept int64, faults []simcuda.Faul
 	return h
 }
 
-// victim is the engine whose copy it was, and which of the two that is. It waits until the engine has given the copy up.
-func (h *hungCopy) victim(requester bool) (e *Engine, i int) {
-	if !requester {
-		i = 1
+// side is which of the two engines has the copy.
+func (c hungCase) side() int {
+	if c.requester {
+		return 0
 	}
+	return 1
+}
+
+// victim is the engine whose copy it was, and which of the two that is. It waits until the engine has given the copy up.
+func (h *hungCopy) victim() (e *Engine, i int) {
+	i = h.side()
 	h.until(5*time.Minute, func() bool { return len(h.engines[i].RetainedResources()) > 0 })
 	return h.engines[i], i
 }
@@ -91,40 +120,55 @@ func (h *hungCopy) finish(t *testing.T) {
 //
 // proves C-3, G-6, G-9, U-1, U-2
 func TestCloseGivesBackWhatACopyRetainedOnceTheDriverProvesItsEnd(t *testing.T) {
-	for _, requester := range []bool{true, false} {
-		for _, early := range []bool{true, false} { // the program gives its part back before the proof comes, or after
-			t.Run(fmt.Sprintf("requester %t, early %t", requester, early), func(t *testing.T) {
-				h := newHungCopy(t, requester, 0, []simcuda.Fault{{Kind: simcuda.SlowCopy, By: time.Hour, Count: 1}})
-				if requester {
-					wants(t, h.err, ErrUnquiesced)
-				}
-				e, i := h.victim(requester)
-				if early {
-					over, stop := context.WithTimeout(context.Background(), time.Millisecond)
-					defer stop()
-					wants(t, e.Unregister(over, h.handles[i]), ErrUnquiesced)
-					must(t, h.memories[i].Close())
-				}
-				closeEngine(t, h.engines[1-i])
-				for range 3 {
-					mentions(t, wants(t, e.Close(soon(t)), ErrUnquiesced).Error(), "copy", "RetainedResources")
-					kinds := map[string]int{}
-					for _, r := range e.RetainedResources() {
-						kinds[r.Kind]++
-					}
-					if c := e.Stats().CUDA; kinds["GPU copy"] != 1 || kinds["submission"] != map[bool]int{true: 1}[requester] || gauge(t, e, "pinned staging").Used == 0 || c.Allocations == 0 {
-						t.Errorf("retained: %v, %+v", e.RetainedResources(), c)
-					}
-					if used := gauge(t, e, "requester bytes in flight").Used; requester && used != 3000 {
-						t.Errorf("%d bytes are charged", used)
-					}
-				}
-				h.Advance(2 * time.Hour)
-				closeEngine(t, e)
-				closeEngine(t, e)
-				h.finish(t)
-			})
-		}
+	for _, early := range []bool{true, false} { // the program gives its part back before the proof comes, or after
+		eachHungCase(t, func(t *testing.T, c hungCase) {
+			h := newHungCopy(t, c, 0, []simcuda.Fault{{Kind: simcuda.SlowCopy, By: time.Hour, Count: 1}})
+			if c.requester {
+				wants(t, h.err, ErrUnquiesced)
+			}
+			e, i := h.victim()
+			if early {
+				over, stop := context.WithTimeout(context.Background(), time.Millisecond)
+				defer stop()
+				wants(t, e.Unregister(over, h.handles[i]), ErrUnquiesced)
+				must(t, h.memories[i].Close())
+			}
+			closeEngine(t, h.engines[1-i])
+			for range 3 {
+				mentions(t, wants(t, e.Close(soon(t)), ErrUnquiesced).Error(), "copy", "RetainedResources")
+				h.keeps(t)
+			}
+			h.Advance(2 * time.Hour)
+			closeEngine(t, e)
+			closeEngine(t, e)
+			h.finish(t)
+		})
+	}
+}
+
+// keeps checks that the victim lists and charges what its copy may still touch.
+func (h *hungCopy) keeps(t *testing.T) {
+	t.Helper()
+	e, i := h.victim()
+	kinds := map[string]int{}
+	for _, r := range e.RetainedResources() {
+		kinds[r.Kind]++
+	}
+	copies := kinds["GPU copy"] // of a walk over RDMA, whose parts are under way beside each other, perhaps two
+	if c := e.Stats().CUDA; copies == 0 || copies > 1 && h.over == TransportTCP || kinds["submission"] != map[bool]int{true: 1}[h.requester] || gauge(t, e, "pinned staging").Used == 0 || c.Allocations == 0 {
+		t.Errorf("retained: %v, %+v", e.RetainedResources(), c)
+	}
+	if used := gauge(t, e, "requester bytes in flight").Used; h.requester && used != 3000 {
+		t.Errorf("%d bytes are charged", used)
+	}
+	if h.over == TransportRDMA && !h.requester && gauge(t, e, "RDMA grants").Used != int64(copies) {
+		t.Errorf("%d copies are retained, and %d grants charged", copies, gauge(t, e, "RDMA grants").Used)
+	}
+	if kinds["RDMA work"] != 0 {
+		t.Errorf("no device has a part in it: %v", e.RetainedResources())
+	}
+	if h.memories[i].backing.Quiet() {
+		t.Error("the range on the GPU is not leased any more")
 	}
 }
 
@@ -132,36 +176,44 @@ func TestCloseGivesBackWhatACopyRetainedOnceTheDriverProvesItsEnd(t *testing.T) 
 //
 // proves C-3, G-9
 func TestCloseDrainsOnceMoreWhatCouldNotBeDrained(t *testing.T) {
-	for _, requester := range []bool{true, false} {
-		h := newHungCopy(t, requester, 0, []simcuda.Fault{
+	eachHungCase(t, func(t *testing.T, c hungCase) {
+		h := newHungCopy(t, c, 0, []simcuda.Fault{
 			{Kind: simcuda.FailCall, Call: simcuda.CallQuery}, {Kind: simcuda.FailCall, Call: simcuda.CallSynchronize},
 		})
-		if requester {
+		if c.requester {
 			wants(t, h.err, ErrUnquiesced)
 		}
-		e, i := h.victim(requester)
+		e, i := h.victim()
+		h.keeps(t)
 		closeEngine(t, h.engines[1-i])
 		closeEngine(t, e)
 		h.finish(t)
-	}
+	})
 }
 
 // What a GPU that is lost may touch is kept for good: each Close says so at once.
 //
 // proves C-3, G-6, G-9
 func TestCloseKeepsForGoodWhatALostGPUMayTouch(t *testing.T) {
-	h := newHungCopy(t, true, 3, []simcuda.Fault{ // the program's memory, and a chunk for each copy
+	for _, over := range []Transport{TransportTCP, TransportRDMA} {
+		t.Run(over.String(), func(t *testing.T) { lostGPU(t, over) })
+	}
+}
+
+func lostGPU(t *testing.T, over Transport) {
+	h := newHungCopy(t, hungCase{over, Write, true}, 3, []simcuda.Fault{ // the program's memory, and a chunk for each copy
 		{Kind: simcuda.SlowCopy, By: time.Second}, {Kind: simcuda.LoseDevice, Device: 1, At: 10 * time.Millisecond, Result: cuda.ECCUncorrectable},
 	})
 	h.deliberate[h.drivers[0]] = true
 	wants(t, h.err, ErrUnquiesced)
-	e, _ := h.victim(true)
+	e, _ := h.victim()
 	for range 3 {
 		wants(t, e.Close(soon(t)), ErrUnquiesced)
 		h.Advance(time.Hour)
 	}
+	h.keeps(t)
 	wants(t, e.CloseRequester(soon(t)), ErrUnquiesced)
-	if gauge(t, e, "requester bytes in flight").Used != 3000 || gauge(t, e, "async batches").Used != 1 || len(RetainedByCUDA()) == h.listed {
+	if gauge(t, e, "async batches").Used != 1 || len(RetainedByCUDA()) == h.listed {
 		t.Errorf("what is retained is not charged: %+v", e.Stats().Gauges)
 	}
 	closeEngine(t, h.engines[1])

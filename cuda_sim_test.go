@@ -22,7 +22,11 @@ type cudaSim struct {
 
 func newCUDASim(t testing.TB, seed uint64) *cudaSim {
 	t.Helper()
-	return &cudaSim{sim: newSim(t, seed, simkernel.WorldOptions{}), processes: map[*simcuda.Driver]*simkernel.Process{}, hosts: map[*simcuda.Driver]netip.Addr{}, deliberate: map[*simcuda.Driver]bool{}}
+	return newCUDASimOn(newSim(t, seed, simkernel.WorldOptions{}))
+}
+
+func newCUDASimOn(s *sim) *cudaSim {
+	return &cudaSim{sim: s, processes: map[*simcuda.Driver]*simkernel.Process{}, hosts: map[*simcuda.Driver]netip.Addr{}, deliberate: map[*simcuda.Driver]bool{}}
 }
 
 // process starts a process with a driver, which must be empty when the test ends.

@@ -2,12 +2,10 @@ package orbitte
 
 import (
 	"context"
-	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/orbitte/orbitte/cuda/simcuda"
-	"github.com/orbitte/orbitte/reactor/simkernel"
 	"github.com/orbitte/orbitte/test/twins"
 	"github.com/orbitte/orbitte/verbs/simverbs"
 )
@@ -25,7 +23,7 @@ func TestAFlushThatNeverReturnsEndsInErrUnquiescedAndSoDoesClose(t *testing.T) {
 	remote := allocated(t, size)
 	registered(t, source, remote, ReadWrite)
 	n := s.native("requester", hostB)
-	c := &cudaSim{sim: s.sim, processes: map[*simcuda.Driver]*simkernel.Process{}, hosts: map[*simcuda.Driver]netip.Addr{}, deliberate: map[*simcuda.Driver]bool{}}
+	c := newCUDASimOn(s.sim)
 	driver := c.driver("requester", s.processes["requester"], hostB, unordered())
 	c.deliberate[driver] = true
 	s.gpus.drivers = map[string]*simcuda.Driver{"requester": driver}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/orbitte/orbitte/cuda/simcuda"
-	"github.com/orbitte/orbitte/reactor/simkernel"
 	"github.com/orbitte/orbitte/verbs/simverbs"
 )
 
@@ -28,7 +27,7 @@ func keptChunk(t *testing.T, name string) {
 	s := newRDMASim(t, 145, simverbs.Hardware)
 	keepsOnPurpose(t, 3) // the range, the one chunk, and messages
 	s.deliberate[name] = true
-	c := &cudaSim{sim: s.sim, processes: map[*simcuda.Driver]*simkernel.Process{}, hosts: map[*simcuda.Driver]netip.Addr{}, deliberate: map[*simcuda.Driver]bool{}}
+	c := newCUDASimOn(s.sim)
 	keeping := chunked(chunk, 4)
 	engines, memories, natives := map[string]*Engine{}, map[string]*Memory{}, map[string]*simverbs.Process{}
 	for _, x := range []struct {
@@ -115,7 +114,7 @@ func TestAChunkWhoseRegistrationIsRefusedItsEndIsKept(t *testing.T) {
 	s := newRDMASim(t, 146, simverbs.Hardware)
 	keepsOnPurpose(t, 1)
 	s.deliberate["requester"] = true
-	c := &cudaSim{sim: s.sim, processes: map[*simcuda.Driver]*simkernel.Process{}, hosts: map[*simcuda.Driver]netip.Addr{}, deliberate: map[*simcuda.Driver]bool{}}
+	c := newCUDASimOn(s.sim)
 	source := s.rdmaEngine(s.native("source", hostA), hostA, Config{})
 	remote := allocated(t, size)
 	registered(t, source, remote, ReadWrite)

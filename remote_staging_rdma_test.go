@@ -4,14 +4,12 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net/netip"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/orbitte/orbitte/cuda"
 	"github.com/orbitte/orbitte/cuda/simcuda"
-	"github.com/orbitte/orbitte/reactor/simkernel"
 	"github.com/orbitte/orbitte/verbs/simverbs"
 )
 
@@ -230,7 +228,7 @@ func TestSlotsAreRegisteredOnceAndEndWithTheEngine(t *testing.T) {
 	const devices, slots = 2, 4
 	s := newRDMASim(t, 750, simverbs.Hardware)
 	p := &gpuPair{rdmaPair: &rdmaPair{rdmaSim: s, pair: &pair{}}}
-	p.cuda = &cudaSim{sim: s.sim, processes: map[*simcuda.Driver]*simkernel.Process{}, hosts: map[*simcuda.Driver]netip.Addr{}, deliberate: map[*simcuda.Driver]bool{}}
+	p.cuda = newCUDASimOn(s.sim)
 	p.sourceNative = s.native("source", hostA)
 	p.sourceDriver = p.cuda.driver("source", s.processes["source"], hostA, simcuda.Options{})
 	config := slottedSide(true, slots, nil).config
@@ -266,7 +264,7 @@ func TestSlotsThatADeviceKeepsStayMapped(t *testing.T) {
 	const slots = 3
 	s := newRDMASim(t, 760, simverbs.Hardware)
 	keepsOnPurpose(t, slots)
-	c := &cudaSim{sim: s.sim, processes: map[*simcuda.Driver]*simkernel.Process{}, hosts: map[*simcuda.Driver]netip.Addr{}, deliberate: map[*simcuda.Driver]bool{}}
+	c := newCUDASimOn(s.sim)
 	n := s.native("source", hostA, simverbs.DeviceSpec{Name: "mlx5_0"})
 	driver := c.driver("source", s.processes["source"], hostA, simcuda.Options{})
 	s.deliberate["source"], c.deliberate[driver] = true, true

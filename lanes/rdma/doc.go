@@ -10,7 +10,8 @@
 // get exactly one answer. What is retained stays charged, and Transport.Retained lists it. A Transfer owns the lease, the
 // charge and the message slots of one READ or WRITE until every work request has completed or its pair was proven drained;
 // a GrantService owns its parents: windows, leases and charges until each key was ended by its receipt, or its window was
-// freed. What has no such proof after the cleanup window becomes a Residue, for good. Rails.Close ends both.
+// freed. What has no such proof after the cleanup window becomes a Residue, for good; where only a GPU's driver owes the proof, of a
+// copy, it stays with the flow instead, which a late proof ends (lanes/staging). Rails.Close ends both.
 // For memory on a GPU that devices reach themselves a connection of the source owns, besides its one pair, a domain, the
 // region of one message and the region of one grant; they end with it, in that order, on the cold loop.
 //

@@ -227,8 +227,13 @@ func (x *transferCopy) Ended(f *flows.Flow, proven bool) {
 	m.changed = m.changed || f.Touched()
 	t.gpu.broken = !proven || f.Fault() != nil
 	if !proven {
+		if m.kept() { // by a device too, of which nobody brings a proof
+			f.Keep(t.Local)
+		} else {
+			t.late = &remains{}
+			f.KeepUntil(t.late.giveBack)
+		}
 		m.unproven = true
-		f.Keep(t.Local)
 	} else if t.lease.Held() {
 		t.lease.Return() // proof: the events behind all copies
 	}
@@ -262,8 +267,13 @@ func (x *parentCopy) Ended(f *flows.Flow, proven bool) {
 	p := (*parent)(x)
 	p.gpu.broken = !proven || f.Fault() != nil
 	if !proven {
+		if _, known := p.machine.quiet(); !known { // of a device too, of which nobody brings a proof
+			f.Keep(p.registration)
+		} else {
+			p.late = &grantRemains{}
+			f.KeepUntil(p.late.giveBack)
+		}
 		p.machine.unproven = true
-		f.Keep(p.registration)
 	} else if p.lease.Held() {
 		p.lease.Return() // proof: the events behind all copies
 	}

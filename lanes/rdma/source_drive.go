@@ -64,7 +64,8 @@ type parent struct {
 	slot         Slot     // that the range is; nil: it is a registration's
 	copied       int
 	gpu          gpuSide
-	part         flows.Part // of its flow, where the range is on a GPU and staged: all of it is in one chunk
+	late         *grantRemains // of copies alone without proof, until it is retained; nil: none are
+	part         flows.Part    // of its flow, where the range is on a GPU and staged: all of it is in one chunk
 	straight     directGrant
 	links        []*link
 	used         int

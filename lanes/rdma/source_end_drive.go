@@ -129,9 +129,27 @@ type grantRemains struct {
 	windows      []*verbs.MemoryWindow
 }
 
-// retain keeps what the device may still reach (SPEC G-9).
+// giveBack follows a late proof that no copy is under way (flows.Flow.KeepUntil), of a parent all of whose keys have ended.
+// What goes through chunks has neither a registration with devices nor staging of its own.
+func (r *grantRemains) giveBack() {
+	if r.lease.Held() {
+		r.lease.Return()
+	}
+	if r.registration != nil {
+		r.registration.Return()
+	}
+	if r.count.Held() {
+		r.count.Repay() // proof: no key is left, and the copies have ended
+	}
+}
+
+// retain keeps what the device may still reach (SPEC G-9), or a copy whose end a GPU's driver may still prove.
 func (p *parent) retain() {
-	r := &grantRemains{lease: p.lease, registration: p.registration, registered: p.registered, staging: p.staging}
+	r, late := p.late, p.late != nil
+	if p.late = nil; !late {
+		r = &grantRemains{}
+	}
+	r.lease, r.registration, r.registered, r.staging = p.lease, p.registration, p.registered, p.staging
 	p.lease, p.registration, p.registered, p.staging = segments.Lease{}, nil, nil, nil
 	p.loseSlot()
 	r.count = p.count.Move()
@@ -145,6 +163,9 @@ func (p *parent) retain() {
 		}
 	}
 	p.machine.status = netproto.StatusNativeError
+	if late {
+		return // the flow's residue lists it
+	}
 	p.source.rails.transport.keep(&Residue{
 		Object: fmt.Sprintf("grants over %d bytes of region %d", p.length, p.region), Bytes: p.length, Reason: errNoProof, owner: r,
 	})

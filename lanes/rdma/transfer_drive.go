@@ -68,6 +68,7 @@ type Transfer struct {
 	staging    *staging
 	copied     int
 	gpu        gpuSide
+	late       *remains                 // of copies alone without proof, until it is retained; nil: none are
 	walk       *walk                    // made for the first transfer in parts; nil before
 	walked     bool                     // true exactly when the last run was one in parts
 	track      *track                   // whose part it is; nil: nobody's

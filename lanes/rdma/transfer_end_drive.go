@@ -215,12 +215,27 @@ type remains struct {
 	staging    *staging
 }
 
+// giveBack follows a late proof that no copy is under way (flows.Flow.KeepUntil). What goes through chunks has a lease only.
+func (r *remains) giveBack() {
+	if r.lease.Held() {
+		r.lease.Return()
+	}
+}
+
+// retain keeps it: for good, or with the copies whose end a GPU's driver may still prove.
 func (t *Transfer) retain() {
-	r := &remains{lease: t.lease, registered: t.registered, staging: t.staging}
+	r, late := t.late, t.late != nil
+	if t.late = nil; !late {
+		r = &remains{}
+	}
+	r.lease, r.registered, r.staging = t.lease, t.registered, t.staging
 	if t.bytes.Held() {
 		r.bytes = t.bytes.Move()
 	}
 	t.lease, t.registered, t.staging = segments.Lease{}, nil, nil
+	if late {
+		return // the flow's residue lists it
+	}
 	t.rails.transport.keep(&Residue{
 		Object: fmt.Sprintf("%v of %d bytes at %#x", t.Direction, t.Length, t.Local.Address()+t.LocalOffset), Bytes: t.Length, Reason: t.machine.fault, owner: r,
 	})
