@@ -99,12 +99,7 @@ func (m *Memory) keep(reason error) {
 
 // proven takes the proof of what keep was told of.
 func (m *Memory) proven() error {
-	o := m.object
-	if !o.doubts.last() {
-		return nil
-	}
-	o.life.reopen(o.platform())
-	if o.doubts.orphaned.CompareAndSwap(true, false) {
+	if o := m.object; o.doubts.proof(&o.life, o.platform()) {
 		return m.Drop()
 	}
 	return nil

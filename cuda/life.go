@@ -110,8 +110,15 @@ type doubts struct {
 	orphaned atomic.Bool // true exactly when its last holder has gone, was told that it is retained, and nobody ends it yet
 }
 
-// last takes a proof; true: it was the last one, and nothing else keeps the memory.
-func (d *doubts) last() bool { return d.unproven.Add(-1) == 0 && !d.bound.Load() }
+// proof takes one; the last one takes the memory back, unless something else keeps it. True: its last holder has gone meanwhile,
+// and the end falls to whoever brought the proof.
+func (d *doubts) proof(l *life, p *Platform) (orphan bool) {
+	if d.unproven.Add(-1) != 0 || d.bound.Load() {
+		return false
+	}
+	l.reopen(p)
+	return d.orphaned.CompareAndSwap(true, false)
+}
 
 // orphan notes that the last holder has gone, and leaves the end to who brings the last proof. False: it has come meanwhile, and
 // the end is the holder's.

@@ -108,12 +108,7 @@ func (h *Pinned) keep(reason error) {
 }
 
 func (h *Pinned) proven() error {
-	b := h.block
-	if !b.doubts.last() {
-		return nil
-	}
-	b.life.reopen(b.context.platform)
-	if b.doubts.orphaned.CompareAndSwap(true, false) {
+	if b := h.block; b.doubts.proof(&b.life, b.context.platform) {
 		return h.Free()
 	}
 	return nil

@@ -176,17 +176,6 @@ func (t *Transfer) landed() {
 	}
 }
 
-// unpost takes back work that was certainly not posted.
-func (t *Transfer) unpost(w *verbs.Work) {
-	for i := range t.parts {
-		if x := &t.parts[i]; x.on && w.Address-x.part.Address() < x.part.Length() {
-			x.flying--
-			x.posted -= uint64(w.Length)
-			return
-		}
-	}
-}
-
 // unflow ends the flow of a transfer whose devices are done with all slices, or never will be proven to be; true: it goes
 // on a little.
 func (t *Transfer) unflow() bool {

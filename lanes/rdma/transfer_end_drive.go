@@ -404,10 +404,8 @@ func (t *Transfer) spilled(_ *Connection, slice int, w *verbs.Work, err error) {
 	if w.Operation == verbs.SendWithInvalidate || w.Operation == verbs.Send {
 		what = workBinding
 	}
-	if t.machine.spilled(slice, what, uint64(w.Length)); what == workPayload && t.chunked() {
-		t.unpost(w)
-	}
-	t.fail(faultOf("", err))
+	t.machine.spilled(slice, what, uint64(w.Length))
+	t.fail(faultOf("", err)) // which ends the flow, too, with what is with the devices of it
 }
 
 // more (eater).
