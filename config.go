@@ -49,7 +49,8 @@ const (
 	// EventDriven blocks as soon as a lane is idle.
 	EventDriven
 	// Busy never blocks: each lane takes a CPU of its own, for pinned deployments. Name the CPUs (Config.CPUs) where several
-	// engines share a host; lanes are tied to none otherwise.
+	// engines share a host; lanes are tied to none otherwise. With GOMAXPROCS or more of them in the process, some let callers
+	// run now and then, and are slower for it.
 	Busy
 	// Manual starts no threads: the program calls Engine.Progress; of the calls that wait, one drives the
 	// lanes for all. Host names are looked up on the caller's own goroutine.

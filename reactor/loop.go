@@ -16,7 +16,7 @@ const (
 	Adaptive Mode = iota
 	// EventDriven blocks as soon as there is nothing to do.
 	EventDriven
-	// Busy never blocks. It is meant for a CPU of its own.
+	// Busy never blocks. It is meant for a CPU of its own, and a processor of the Go scheduler.
 	Busy
 	// Manual has no thread of its own: the embedding program calls Bind once and then Turn.
 	Manual
@@ -48,6 +48,10 @@ const (
 	looksBeforeYield = 50
 	// spinsBeforeYield is the same for a loop that spins: longer than an answer takes (8 µs) from a peer that runs.
 	spinsBeforeYield = 12
+	// looksBeforeParting is how many turns in a row a busy loop looks in vain before it leaves its processor of the Go
+	// scheduler to others, if there are no more processors than loops that spin: whom it woke, and everybody else, would
+	// run only when the runtime takes a processor away, each 10 ms. Parting costs two hand-overs between threads.
+	looksBeforeParting = 32
 )
 
 // Options of a loop. Zero values choose the defaults named with each field.
@@ -193,6 +197,9 @@ func (l *Loop) pass(vain int) int {
 		l.spinner.worked(l.now, l.moved)
 		return 0
 	case l.options.Mode == Busy:
+		if vain++; vain%looksBeforeParting == 0 && !l.sit() {
+			runtime.Gosched()
+		}
 	case l.owed():
 		if vain++; vain > looksBeforeYield {
 			l.giveWay()

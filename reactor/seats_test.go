@@ -34,3 +34,33 @@ func TestLoopsThatSpinLeaveAProcessorToTheirCallers(t *testing.T) {
 		t.Fatal(n, " places are taken by nobody")
 	}
 }
+
+// A busy loop keeps its processor only while callers have one as well. Were it otherwise, each of these round trips would
+// take the 10 ms after which the runtime takes a processor away, and some 100,000 turns.
+//
+// proves L-4
+func TestBusyLoopOnTheOnlyProcessorLetsItsCallersRun(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	l := NewLoop(newFakeKernel(), Options{Mode: Busy})
+	ended := make(chan error)
+	go func() { ended <- l.Run() }()
+	const calls = 50
+	for range calls {
+		var letter Letter
+		received := make(chan struct{})
+		if err := l.Post(&letter, recipientFunc(func(*Letter, Instant) { close(received) })); err != nil {
+			t.Fatal(err)
+		}
+		<-received
+	}
+	l.Stop()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if turns := l.Stats().Turns; turns > calls*20*looksBeforeParting {
+		t.Errorf("%d calls took %d turns", calls, turns)
+	}
+	if n := spinning.Load(); n != 0 {
+		t.Errorf("%d places are taken by nobody", n)
+	}
+}
