@@ -80,10 +80,7 @@ func (f *flags) check(ctx context.Context, b *bench, p *progress, o *output) err
 				return err
 			}
 		}
-		if err := b.release(func(*pair) bool { return true }); err != nil {
-			return err
-		}
-		if err := b.disperse(); err != nil {
+		if err := r.close(e.group); err != nil {
 			return err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/orbitte/orbitte/perf/baselines"
@@ -482,4 +483,22 @@ func TestAFullRunCrossesEveryDimension(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A stall between samples is in no figure, so it has a line of its own.
+func TestWhatTookTooLongIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told strings.Builder
+		p := &progress{to: &told, start: time.Now()}
+		ended := p.watch("closing %s", "it")
+		time.Sleep(slowAfter - time.Millisecond)
+		ended()
+		if told.String() != "" {
+			t.Errorf("of what took no longer than others: %q", told.String())
+		}
+		time.Sleep(time.Millisecond)
+		if ended(); told.String() != " 20 s  this took 20 s: closing it\n" {
+			t.Errorf("%q", told.String())
+		}
+	})
 }

@@ -30,6 +30,20 @@ func (p *progress) show(format string, args ...any) {
 	}
 }
 
+// slowAfter is how long a sample or a close may take before it is told: a stall that falls between samples is in no figure.
+const slowAfter = 20 * time.Second
+
+// watch tells, once it has ended, of what took too long; call what it returns at the end.
+func (p *progress) watch(format string, args ...any) (ended func()) {
+	start := time.Now()
+	return func() {
+		if took := time.Since(start); took >= slowAfter {
+			p.clear()
+			fmt.Fprintf(p.to, "%3.0f s  this took %.0f s: %s\n", time.Since(p.start).Seconds(), took.Seconds(), fmt.Sprintf(format, args...))
+		}
+	}
+}
+
 // clear takes the line away, before something else is written.
 func (p *progress) clear() {
 	if p.terminal {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -41,14 +42,19 @@ func (r *runner) run(ctx context.Context, groups []group) error {
 		if err := r.emit(g.name, cellsOf(g, entries)); err != nil {
 			return err
 		}
-		if err := r.bench.release(func(*pair) bool { return true }); err != nil {
-			return err
-		}
-		if err := r.bench.disperse(); err != nil {
+		if err := r.close(g); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// close ends the engines of a group.
+func (r *runner) close(g group) error {
+	r.progress.show("closing the engines of %s", g.name)
+	defer r.progress.watch("closing the engines of %s", g.name)()
+	err := r.bench.release(func(*pair) bool { return true })
+	return errors.Join(err, r.bench.disperse())
 }
 
 func (r *runner) measure(ctx context.Context, g group, where string) []*entry {
@@ -110,7 +116,9 @@ func turn(k, round, n int) int {
 
 // sample makes one; round 0 warms up and says how many operations fill the window.
 func (r *runner) sample(ctx context.Context, g group, e *entry, round int) {
+	ended := r.progress.watch("%s: round %d of %s", g.name, round, e.name)
 	s, err := e.once(ctx, r.bench, g.settle)
+	ended()
 	switch {
 	case err != nil && ctx.Err() != nil: // interrupted in the middle: this sample does not count
 	case err != nil && isAbsent(err):
