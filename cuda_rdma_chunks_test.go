@@ -338,3 +338,45 @@ func TestOneChunkServesAllThatAskOverOneStream(t *testing.T) {
 		p.atRest(t)
 	}
 }
+
+// A transfer that ends early keeps the source's only chunk from nobody for long, although its word that it gives its grants up
+// comes over the stream on which others wait for that chunk.
+//
+// proves C-4, G-8, R-9
+func TestATransferThatEndsEarlyKeepsNoChunkFromOthers(t *testing.T) {
+	const most = 600
+	for seed := range uint64(120) {
+		random := rand.New(rand.NewPCG(seed, 62))
+		side := func() gpuSide {
+			return slottedSide(true, 1+random.IntN(4), func(c *Config) {
+				c.Limits = Limits{StagingChunkBytes: 61, PinnedStagingBytes: 2 * 61, SourceHandlers: 4, SourceQueue: 16}
+				c.SourceTimeout = time.Minute
+			})
+		}
+		p := newGPUPair(t, seed, 6*most, side(), side())
+		began := p.Now()
+		var asked []string
+		var batches []*Batch
+		for i := range 2 + random.IntN(5) {
+			r := p.directedOverRDMA([]Operation{Read, Write}[random.IntN(2)], i*most, 1+random.IntN(most), []int{0, 0, 0, 1, 5}[random.IntN(5)])
+			b, err := p.requester.Submit(soon(t), []Request{r})
+			must(t, err)
+			text := fmt.Sprintf("%v of %d bytes, %d slots", r.Operation, r.Length, r.RemoteSlots)
+			if random.IntN(3) == 0 {
+				after := time.Duration(random.IntN(3000)) * time.Microsecond
+				p.Later(after, b.Cancel)
+				text += ", cancelled after " + after.String()
+			}
+			asked, batches = append(asked, text), append(batches, b)
+		}
+		for _, b := range batches {
+			_, err := b.Wait(soon(t))
+			must(t, b.Free())
+			if took := time.Duration(p.Now() - began); took > 3*time.Second {
+				t.Fatalf("SEED=%d: after %v: %v; %q", seed, took, err, asked)
+			}
+		}
+		p.Advance(time.Second)
+		p.atRest(t)
+	}
+}

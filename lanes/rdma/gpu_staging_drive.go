@@ -1,6 +1,8 @@
 package rdma
 
 import (
+	"time"
+
 	"github.com/orbitte/orbitte/cuda"
 	"github.com/orbitte/orbitte/lanes"
 	flows "github.com/orbitte/orbitte/lanes/staging"
@@ -286,15 +288,22 @@ func copyStatus(f *lanes.Fault) netproto.Status {
 // chunked is true exactly when the parent's range is on a GPU, and staged.
 func (p *parent) chunked() bool { return p.gpu.memory != nil && p.staged() }
 
+// chunkPatience is how long grants wait for a chunk at most before they are refused, and asked for again. Meanwhile they keep a
+// handler and, since answers go out in order, a place on their stream: they may keep the word back of a requester that has
+// given up and whose grants have the chunk.
+const chunkPatience = 250 * time.Millisecond
+
 // lineUp takes the parent's place in the line for chunks, before anything else is waited for. A stream's answers go out in the
 // order of its questions: a parent that got its chunk before one that was asked for earlier could keep it with an answer that
 // waits for the other one's, which needs a chunk.
 func (p *parent) lineUp() {
-	plan := flows.Plan{Role: flows.Source, Way: flows.Out, Address: p.registration.Address() + p.offset, Length: p.length, Deadline: p.deadline}
+	lane := p.source.rails.lane
+	by := min(p.deadline, lane.Now().After(chunkPatience))
+	plan := flows.Plan{Role: flows.Source, Way: flows.Out, Address: p.registration.Address() + p.offset, Length: p.length, Deadline: by}
 	if p.write {
 		plan.Way = flows.In
 	}
-	if f := p.gpu.start(p.source.rails.lane, (*parentCopy)(p), plan); f != nil {
+	if f := p.gpu.start(lane, (*parentCopy)(p), plan); f != nil {
 		p.fail(copyStatus(f))
 	}
 }

@@ -115,6 +115,9 @@ func (t *Transfer) refused(f *lanes.Fault) {
 		if t.lease.Held() {
 			t.lease.Return() // whoever has the range at the source may wait for it here
 		}
+		if t.Remote == RemoteStaged && t.rails.lane.Now() >= t.begun.After(chunkPatience) { // it stood in the line for a chunk, and does again
+			t.roomBy = 0
+		}
 		t.room(f)
 	default:
 		t.fail(f)
