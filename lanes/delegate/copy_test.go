@@ -79,10 +79,14 @@ func TestACopyWaitsForItsLease(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.there.set(pattern(4*slotBytes, 1))
+		p.here.set(pattern(4*slotBytes, 2))
 		a = p.requester.ask(d, p.source, p.here, p.there, 0, 0, 4*slotBytes, 2).start(p.requester.channels[0])
 		o := p.wait(a)
 		if o.Err == nil || p.there.bytes()[slotBytes+5] != pattern(4*slotBytes, 1)[slotBytes+5] {
 			t.Errorf("%v: %+v", d, o)
+		}
+		if part := p.here.bytes()[slotBytes : 2*slotBytes]; !bytes.Equal(part, pattern(4*slotBytes, 2)[slotBytes:2*slotBytes]) {
+			t.Errorf("%v: a slot that no copy has filled was read: %x…", d, part[:8])
 		}
 		lease.Return()
 		p.finish()

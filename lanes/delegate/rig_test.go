@@ -44,6 +44,7 @@ type setup struct {
 	handlers         int64         // 0: 4
 	slow             time.Duration // of every copy
 	bare             bool          // it offers no slots
+	device           bool          // the range of a requester of a pair is on a GPU
 	still            bool          // GPUs go on only in calls; they then allocate nothing
 	rdma             bool          // it has RDMA devices, and payload goes over them
 	change           func(*rdma.Config)

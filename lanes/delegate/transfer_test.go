@@ -3,11 +3,11 @@ package delegate
 import (
 	"bytes"
 	"fmt"
-	"math/rand/v2"
 	"testing"
 	"time"
 
 	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/lanes/rdma"
 	"github.com/orbitte/orbitte/netproto"
 )
 
@@ -27,71 +27,77 @@ func TestSlotsOfEveryNumberMoveEveryByteAndNoOther(t *testing.T) {
 }
 
 func moveEveryBorder(t *testing.T, slots int, local bool) {
-	const size = 20 * slotBytes
-	r := newRig(t, rand.Uint64())
 	direct := slots%2 == 0
-	source, requester := r.node(sourceHost, setup{slots: 16, direct: direct}), r.node(requesterHost, setup{direct: direct})
-	there, here := source.register(true, size, netproto.ReadWrite, 1), requester.register(local, size, netproto.LocalOnly, 2)
-	c := requester.channel(source)
 	k := uint64(slots)
-	for _, n := range []uint64{1, slotBytes - 1, slotBytes, slotBytes + 1, 2*slotBytes - 1, 2*slotBytes + 1, k * slotBytes, min(k*slotBytes+1, 1800), 18*slotBytes + 7} {
+	p := newPair(t, setup{slots: 16, direct: direct}, setup{direct: direct, device: local}, 20*slotBytes)
+	p.everyByte(slots, 1, slotBytes-1, slotBytes, slotBytes+1, 2*slotBytes-1, 2*slotBytes+1, k*slotBytes, min(k*slotBytes+1, 1800), 18*slotBytes+7)
+	p.finish()
+}
+
+// everyByte reads and writes so many bytes, and checks that each transfer moves them and no others, and gives its slots back. It
+// says how many copies that took.
+func (p *pairOf) everyByte(slots int, lengths ...uint64) (parts uint64) {
+	p.t.Helper()
+	const at, from = 13, 91
+	c, size := p.requester.channel(p.source), p.there.Length()
+	for _, n := range lengths {
 		for _, d := range []lanes.Direction{lanes.Read, lanes.Write} {
-			there.set(pattern(size, 1))
-			here.set(pattern(size, 2))
-			at, from := uint64(13), uint64(91)
-			o := r.wait(requester.ask(d, source, here, there, at, from, n, slots).start(c))
-			wantHere, wantThere := pattern(size, 2), pattern(size, 1)
+			p.there.set(pattern(size, 1))
+			p.here.set(pattern(size, 2))
+			o := p.wait(p.requester.ask(d, p.source, p.here, p.there, at, from, n, slots).start(c))
+			here, there := pattern(size, 2), pattern(size, 1)
 			if d == lanes.Read {
-				copy(wantHere[at:at+n], wantThere[from:])
+				copy(here[at:at+n], there[from:])
 			} else {
-				copy(wantThere[from:from+n], wantHere[at:])
+				copy(there[from:from+n], here[at:])
 			}
 			if o.Err != nil || o.Bytes != n || !o.Drained {
-				t.Fatalf("%v of %d: %+v", d, n, o)
+				p.t.Fatalf("%v of %d: %+v", d, n, o)
 			}
 			if d == lanes.Read && o.Local != lanes.EffectComplete || d == lanes.Write && o.Remote != lanes.EffectComplete {
-				t.Errorf("%v of %d: %+v", d, n, o)
+				p.t.Errorf("%v of %d: %+v", d, n, o)
 			}
-			if !bytes.Equal(here.bytes(), wantHere) || !bytes.Equal(there.bytes(), wantThere) {
-				t.Fatalf("%v of %d bytes moved other bytes", d, n)
+			if !bytes.Equal(p.here.bytes(), here) || !bytes.Equal(p.there.bytes(), there) {
+				p.t.Fatalf("%v of %d bytes moved other bytes", d, n)
 			}
-			if s := source.service.Stats(); s.Pins != 0 || s.Slots != 0 || source.slots.Used() != 0 {
-				t.Errorf("after a %v: %+v", d, s)
+			parts += (n-1)/slotBytes + 1
+			if s := p.source.service.Stats(); s.Pins != 0 || s.Slots != 0 || p.source.slots.Used() != 0 {
+				p.t.Errorf("after a %v: %+v", d, s)
 			}
 		}
 	}
-	if s := source.service.Stats(); s.Copied != s.Delegated || s.Failed+s.Refused+s.Expired+s.Orphaned != 0 || s.Pinned != 18 {
-		t.Errorf("%+v", s)
+	if s := p.source.service.Stats(); s.Copied != s.Delegated || s.Copied != parts || s.Failed+s.Refused+s.Expired+s.Orphaned != 0 || s.Pinned != 2*uint64(len(lengths)) {
+		p.t.Errorf("%+v, %d parts", s, parts)
 	}
-	r.finish()
+	return parts
 }
 
-// In the steady state neither side allocates on the Go heap, whatever the number of slots.
+// In the steady state neither side allocates on the Go heap, whatever the number of slots, over TCP and over RDMA.
 //
 // proves C-8, L-6
 func TestSlotsAllocateNothing(t *testing.T) {
-	for _, slots := range []int{1, 4} {
-		r := newRig(t, rand.Uint64())
-		still := setup{still: true}
-		source, requester := r.node(sourceHost, still), r.node(requesterHost, still)
-		there, here := source.register(true, 10*slotBytes, netproto.ReadWrite, 1), requester.register(false, 10*slotBytes, netproto.LocalOnly, 2)
-		c := requester.channel(source)
-		a := requester.ask(lanes.Read, source, here, there, 0, 0, 10*slotBytes, slots)
-		a.Done = func(t *Transfer) { a.done++; t.Local.Return() } // without a grave
-		move := func() {
-			for _, a.Direction = range []lanes.Direction{lanes.Read, lanes.Write} {
-				a.done, a.Deadline = 0, requester.lane.Kernel().Now().After(time.Minute)
-				if o := r.wait(a.start(c)); o.Err != nil {
-					t.Fatal(o.Err)
+	eachWay(t, func(t *testing.T, pair pairMaker) {
+		for _, slots := range []int{1, 4} {
+			still := setup{still: true, change: func(c *rdma.Config) { c.MonitorInterval, c.Progress = 1000*time.Hour, rdma.Polling }} // to look at ports allocates
+			p := pair(t, still, still, 10*slotBytes)
+			c := p.requester.channel(p.source)
+			a := p.requester.ask(lanes.Read, p.source, p.here, p.there, 0, 0, 10*slotBytes, slots)
+			a.Done = func(t *Transfer) { a.done++; t.Local.Return() } // without a grave
+			move := func() {
+				for _, a.Direction = range []lanes.Direction{lanes.Read, lanes.Write} {
+					a.done, a.Deadline = 0, p.requester.lane.Kernel().Now().After(time.Minute)
+					if o := p.wait(a.start(c)); o.Err != nil {
+						t.Fatal(o.Err)
+					}
 				}
 			}
+			for range 40 {
+				move()
+			}
+			if n := testing.AllocsPerRun(50, move); n > 0 {
+				t.Errorf("%v allocations with %d slots", n, slots)
+			}
+			p.finish()
 		}
-		for range 20 {
-			move()
-		}
-		if n := testing.AllocsPerRun(50, move); n > 0 {
-			t.Errorf("%v allocations with %d slots", n, slots)
-		}
-		r.finish()
-	}
+	})
 }
