@@ -411,9 +411,19 @@ func TestWhatIsNotProvenQuietIsKeptAndListed(t *testing.T) {
 	// The pair cannot be moved to the error state any more, and completions get lost.
 	e.fabric.Plan(simverbs.Fault{Kind: simverbs.LoseCompletion, Process: "a", Count: -1}, simverbs.Fault{Kind: simverbs.FailCall, Process: "a", Call: simverbs.CallModifyPair, Count: -1})
 	began := e.world.Now()
-	o := e.run(e.transfer(lanes.Read, local, remote, 0))
+	a := e.transfer(lanes.Read, local, remote, 0)
+	o := e.run(a)
 	if o.Err == nil || o.Drained || o.Local != lanes.EffectPartial {
 		t.Errorf("%+v", o)
+	}
+	kept, k := 0, &e.from.lanes[0].rails.rails[0].stock
+	for _, p := range a.machine.parcels {
+		if p.phase == parcelKept {
+			kept++
+		}
+	}
+	if lent := len(k.slabs)*slotsPerSlab - len(k.free); kept == 0 || lent != kept { // what the device may still read is nobody else's
+		t.Errorf("%d slices are kept, and %d message slots", kept, lent)
 	}
 	if took := time.Duration(e.world.Now() - began); took > CleanupWindow+10*time.Second {
 		t.Errorf("it took %v", took)
