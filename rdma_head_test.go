@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/orbitte/orbitte/reactor"
 )
 
 // A request over TCP waits at the source for a range that a grant holds, and the word that ends the grant waits behind it on
@@ -19,25 +21,36 @@ func TestARequestOverTCPThatWaitsForAGrantedRangeDoesNotKeepTheGrantFromItsEnd(t
 			over := p.overRDMA(c.over, 0, 1<<20)
 			tcp := p.request(c.tcp, 0, 1<<20)
 			tcp.Local += 1 << 20 // local ranges do not conflict
-			began := p.Now()
-			first, err := p.requester.Submit(soon(t), []Request{over})
-			must(t, err)
-			p.granted()
-			second, err := p.requester.Submit(soon(t), []Request{tcp})
-			must(t, err)
-			for _, b := range []*Batch{first, second} {
-				if report, err := b.Wait(soon(t)); err != nil {
-					t.Errorf("%+v: %v", report, err)
-				}
-				must(t, b.Free())
-			}
-			if took := time.Duration(p.Now() - began); took > time.Second {
-				t.Errorf("it took %v", took)
-			}
+			p.behind(over, tcp)
 			if c.tcp == Read && !bytes.Equal(p.local.Bytes()[1<<20:], p.local.Bytes()[:1<<20]) {
 				t.Error("the READ brought other bytes than were written before")
 			}
 		})
+	}
+}
+
+// behind asks for one over TCP when the grants of another are out, and expects both to end soon.
+func (p *rdmaPair) behind(over, tcp Request) {
+	p.t.Helper()
+	began := p.Now()
+	first, err := p.requester.Submit(soon(p.t), []Request{over})
+	must(p.t, err)
+	p.granted()
+	second, err := p.requester.Submit(soon(p.t), []Request{tcp})
+	must(p.t, err)
+	p.soonOver(began, first, second)
+}
+
+func (p *rdmaPair) soonOver(began reactor.Instant, batches ...*Batch) {
+	p.t.Helper()
+	for _, b := range batches {
+		if report, err := b.Wait(soon(p.t)); err != nil {
+			p.t.Errorf("%+v: %v", report, err)
+		}
+		must(p.t, b.Free())
+	}
+	if took := time.Duration(p.Now() - began); took > time.Second {
+		p.t.Errorf("it took %v", took)
 	}
 }
 
@@ -49,21 +62,7 @@ func TestARequestOverTCPThatWaitsForALocalRangeDoesNotKeepTheGrantFromItsEnd(t *
 	p := newRDMAPair(t, 980, Config{}, Config{}, 2<<20)
 	over, tcp := p.overRDMA(Read, 0, 1<<20), p.request(Write, 0, 1<<20)
 	tcp.Remote += 1 << 20
-	began := p.Now()
-	first, err := p.requester.Submit(soon(t), []Request{over})
-	must(t, err)
-	p.granted()
-	second, err := p.requester.Submit(soon(t), []Request{tcp})
-	must(t, err)
-	for _, b := range []*Batch{first, second} {
-		if report, err := b.Wait(soon(t)); err != nil {
-			t.Errorf("%+v: %v", report, err)
-		}
-		must(t, b.Free())
-	}
-	if took := time.Duration(p.Now() - began); took > time.Second {
-		t.Errorf("it took %v", took)
-	}
+	p.behind(over, tcp)
 	if !bytes.Equal(p.remote.Bytes()[1<<20:], p.remote.Bytes()[:1<<20]) {
 		t.Error("the WRITE sent other bytes than were read before")
 	}
@@ -83,13 +82,5 @@ func TestAReadOverRDMAThatWaitsForTheStreamGivesItsRangeToWhoeverHasIt(t *testin
 	must(t, err)
 	first, err := p.requester.Submit(soon(t), []Request{over})
 	must(t, err)
-	for _, b := range []*Batch{first, second} {
-		if report, err := b.Wait(soon(t)); err != nil {
-			t.Errorf("%+v: %v", report, err)
-		}
-		must(t, b.Free())
-	}
-	if took := time.Duration(p.Now() - began); took > time.Second {
-		t.Errorf("it took %v", took)
-	}
+	p.soonOver(began, first, second)
 }
