@@ -114,22 +114,29 @@ func (g *gpuDoor) export(p *simverbs.Process, descriptor int, offset, length uin
 // move runs one request over RDMA, and checks that it moved exactly its range: every byte beside it is a guard.
 func (p *gpuPair) move(t testing.TB, op Operation, offset, n, seed int) Report {
 	t.Helper()
-	put(t, p.sourceDriver, p.remote, seed)
-	put(t, p.requesterDriver, p.local, seed+100)
-	here, there := content(t, p.requesterDriver, p.local), content(t, p.sourceDriver, p.remote)
-	if op == Read {
-		copy(here[offset:][:n], there[offset:])
+	return p.exactly(t, p.sourceDriver, p.requesterDriver, p.overRDMA(op, offset, n), seed)
+}
+
+// exactly runs a request of the pair, whose memory these drivers may have, and checks that it moved its range and nothing beside
+// it, the way that was foretold.
+func (p *pair) exactly(t testing.TB, source, requester *simcuda.Driver, r Request, seed int) Report {
+	t.Helper()
+	put(t, source, p.remote, seed)
+	put(t, requester, p.local, seed+100)
+	here, there := content(t, requester, p.local), content(t, source, p.remote)
+	if at, n := r.Local-p.local.Address(), r.Length; r.Operation == Read {
+		copy(here[at:][:n], there[at:])
 	} else {
-		copy(there[offset:][:n], here[offset:])
+		copy(there[at:][:n], here[at:])
 	}
-	foretold, err := p.segment.PathOf(p.overRDMA(op, offset, n))
+	foretold, err := p.segment.PathOf(r)
 	must(t, err)
-	report, err := p.requester.SubmitAndWait(soon(t), []Request{p.overRDMA(op, offset, n)})
-	if err != nil || report.Bytes != uint64(n) || !report.LocallyDrained {
-		t.Fatalf("%v of %d: %+v, %v", op, n, report, err)
+	report, err := p.requester.SubmitAndWait(soon(t), []Request{r})
+	if err != nil || report.Bytes != r.Length || !report.LocallyDrained {
+		t.Fatalf("%+v: %+v, %v", r, report, err)
 	}
-	if !bytes.Equal(content(t, p.requesterDriver, p.local), here) || !bytes.Equal(content(t, p.sourceDriver, p.remote), there) {
-		t.Fatalf("%v of %d bytes at %d moved not exactly its range", op, n, offset)
+	if !bytes.Equal(content(t, requester, p.local), here) || !bytes.Equal(content(t, source, p.remote), there) {
+		t.Fatalf("%+v moved not exactly its range", r)
 	}
 	if undeviced(report.Path) != undeviced(foretold) { // one slice takes one of the pairs of devices
 		t.Errorf("the path was foretold as %q, and is %q", foretold, report.Path)

@@ -32,28 +32,7 @@ func (p *gpuPair) directedOverRDMA(op Operation, offset, n, slots int) Request {
 // direct runs one such request, and checks that it moved exactly its range and went the way that was foretold.
 func (p *gpuPair) direct(t testing.TB, op Operation, offset, n, slots, seed int) Report {
 	t.Helper()
-	put(t, p.sourceDriver, p.remote, seed)
-	put(t, p.requesterDriver, p.local, seed+100)
-	here, there := content(t, p.requesterDriver, p.local), content(t, p.sourceDriver, p.remote)
-	if op == Read {
-		copy(here[offset:][:n], there[offset:])
-	} else {
-		copy(there[offset:][:n], here[offset:])
-	}
-	r := p.directedOverRDMA(op, offset, n, slots)
-	foretold, err := p.segment.PathOf(r)
-	must(t, err)
-	report, err := p.requester.SubmitAndWait(soon(t), []Request{r})
-	if err != nil || report.Bytes != uint64(n) || !report.LocallyDrained {
-		t.Fatalf("%v of %d with %d slots: %+v, %v", op, n, slots, report, err)
-	}
-	if !bytes.Equal(content(t, p.requesterDriver, p.local), here) || !bytes.Equal(content(t, p.sourceDriver, p.remote), there) {
-		t.Fatalf("%v of %d bytes at %d with %d slots moved not exactly its range", op, n, offset, slots)
-	}
-	if undeviced(report.Path) != undeviced(foretold) {
-		t.Errorf("the path was foretold as %q, and is %q", foretold, report.Path)
-	}
-	return report
+	return p.exactly(t, p.sourceDriver, p.requesterDriver, p.directedOverRDMA(op, offset, n, slots), seed)
 }
 
 // Requests with remote slots over RDMA, serial and pipelined, move exactly the range between a peer's GPU and host or
@@ -145,39 +124,13 @@ func TestRemoteSlotsOverRDMAAreRefusedWhereSomethingIsMissing(t *testing.T) {
 func TestManyRequestsOverBothTransportsShareFewSlots(t *testing.T) {
 	const size, part = 64 << 10, 4 << 10
 	p := newGPUPair(t, 730, size, slottedSide(true, 2, nil), slottedSide(false, 2, nil))
-	put(t, p.sourceDriver, p.remote, 7)
-	var batches []*Batch
-	asked := uint64(0)
-	for i := range size / part {
-		var requests []Request
-		for k := range 4 {
-			r := p.directedOverRDMA(Read, i*part+k*part/4, part/4, (i+k)%5)
-			if i%3 == 0 {
-				r.Transport = TransportTCP
-			}
-			requests = append(requests, r)
-			asked += uint64(min(r.RemoteSlots, 1))
+	shareFewSlots(t, p.pair, p.sourceDriver, p.requesterDriver, part, func(i, k, offset int) Request {
+		r := p.directedOverRDMA(Read, offset, part/4, (i+k)%5)
+		if i%3 == 0 {
+			r.Transport = TransportTCP
 		}
-		b, err := p.requester.Submit(p.within(time.Minute), requests)
-		must(t, err)
-		batches = append(batches, b)
-	}
-	for i, b := range batches {
-		report, err := b.Wait(p.within(time.Minute))
-		if err != nil || report.Completed != 4 || report.Bytes != part {
-			t.Fatalf("batch %d: %+v, %v", i, report, err)
-		}
-		must(t, b.Free())
-	}
-	if !bytes.Equal(content(t, p.requesterDriver, p.local), content(t, p.sourceDriver, p.remote)) {
-		t.Error("other bytes arrived")
-	}
-	if g := gauge(t, p.source, slotsBudget); g.Used != 0 || g.Peak != 2 {
-		t.Errorf("%+v", g)
-	}
-	if n := p.source.Stats().RemoteStaging.Pinned; n != asked {
-		t.Errorf("%d requests got slots, and %d asked for them", n, asked)
-	}
+		return r
+	})
 	p.atRest(t)
 }
 

@@ -39,28 +39,8 @@ func TestRemoteSlotsMoveExactlyTheRange(t *testing.T) {
 		for i, n := range []int{1, 1008, 1009, 1010, 2019, 7 * 1009, size - 5003} {
 			for k, op := range []Operation{Read, Write, Read} {
 				slots := []int{1, 2, 16}[(i+k)%3]
-				put(t, s.sourceDriver, s.remote, i)
-				put(t, s.requesterDriver, s.local, 100+i)
-				want, from := content(t, s.requesterDriver, s.local), content(t, s.sourceDriver, s.remote)
-				if op == Write {
-					want, from = from, want
-				}
-				copy(want[5003-i:][:n], from[5003-i:][:n])
-				r := s.directed(op, 5003-i, n, slots)
-				path, err := s.segment.PathOf(r)
-				must(t, err)
-				report, err := s.requester.SubmitAndWait(soon(t), []Request{r})
-				must(t, err)
-				got := content(t, s.requesterDriver, s.local)
-				if op == Write {
-					got = content(t, s.sourceDriver, s.remote)
-				}
-				if !bytes.Equal(got, want) || report.Bytes != uint64(n) {
-					t.Fatalf("%v of %d bytes with %d slots: %+v, and not exactly the range", op, n, slots, report)
-				}
-				if path != report.Path || !bytes.Contains([]byte(path), []byte("tcp, remote staging, "+map[bool]string{true: "serial", false: "pipelined"}[slots == 1])) {
-					t.Errorf("foretold as %q, went %q with %d slots", path, report.Path, slots)
-				}
+				report := s.exactly(t, s.sourceDriver, s.requesterDriver, s.directed(op, 5003-i, n, slots), i)
+				mentions(t, report.Path, "tcp, remote staging, "+map[bool]string{true: "serial", false: "pipelined"}[slots == 1])
 				copies += uint64(n+1008) / 1009
 			}
 		}
@@ -145,34 +125,41 @@ func TestRemoteStagingConfigIsChecked(t *testing.T) {
 func TestManyRequestsShareFewSlots(t *testing.T) {
 	const size, part = 64 << 10, 4 << 10
 	s := newCUDAPair(t, 1, slotted(2), slotted(2), size, true, false)
-	put(t, s.sourceDriver, s.remote, 7)
+	shareFewSlots(t, s.pair, s.sourceDriver, s.requesterDriver, part, func(i, k, offset int) Request { return s.directed(Read, offset, part/4, (i+k)%5) })
+}
+
+// shareFewSlots reads all of the peer's memory with many submissions at once, each of one part in four requests, and checks that
+// two slots were enough.
+func shareFewSlots(t *testing.T, p *pair, source, requester *simcuda.Driver, part int, request func(i, k, offset int) Request) {
+	t.Helper()
+	put(t, source, p.remote, 7)
 	var batches []*Batch
 	asked := uint64(0)
-	for i := range size / part {
+	for i := range p.remote.Len() / part {
 		var requests []Request
 		for k := range 4 {
-			r := s.directed(Read, i*part+k*part/4, part/4, (i+k)%5)
+			r := request(i, k, i*part+k*part/4)
 			requests = append(requests, r)
 			asked += uint64(min(r.RemoteSlots, 1))
 		}
-		b, err := s.requester.Submit(s.within(time.Minute), requests)
+		b, err := p.requester.Submit(soon(t), requests)
 		must(t, err)
 		batches = append(batches, b)
 	}
 	for i, b := range batches {
-		report, err := b.Wait(s.within(time.Minute))
-		if err != nil || report.Completed != 4 || report.Bytes != part {
+		report, err := b.Wait(soon(t))
+		if err != nil || report.Completed != 4 || report.Bytes != uint64(part) {
 			t.Fatalf("batch %d: %+v, %v", i, report, err)
 		}
 		must(t, b.Free())
 	}
-	if !bytes.Equal(content(t, s.requesterDriver, s.local), content(t, s.sourceDriver, s.remote)) {
+	if !bytes.Equal(content(t, requester, p.local), content(t, source, p.remote)) {
 		t.Error("other bytes arrived")
 	}
-	if g := gauge(t, s.source, slotsBudget); g.Used != 0 || g.Peak != 2 {
+	if g := gauge(t, p.source, slotsBudget); g.Used != 0 || g.Peak != 2 {
 		t.Errorf("%+v", g)
 	}
-	if n := s.source.Stats().RemoteStaging.Pinned; n != asked {
+	if n := p.source.Stats().RemoteStaging.Pinned; n != asked {
 		t.Errorf("%d requests got slots, and %d asked for them", n, asked)
 	}
 }
