@@ -270,3 +270,22 @@ func TestClosingALaneDoesNotWaitForASilentPeer(t *testing.T) {
 	e.world.Link(e.to.host, e.from.host).BlackHole(false)
 	e.end()
 }
+
+// A window that the source's device does not free may still give authority: range, loan and charges stay.
+//
+// proves, G-9
+func TestAGrantWhoseWindowIsNotFreedKeepsItsRange(t *testing.T) {
+	e := newEnds(t, simverbs.Hardware, endsOptions{siteOptions{devices: single(0)}, siteOptions{devices: single(0)}})
+	remote, local := e.to.memory(64<<10, netproto.ReadWrite, 1), e.from.memory(64<<10, netproto.LocalOnly, 2)
+	e.fabric.Plan(simverbs.Fault{Kind: simverbs.LoseCompletion, Process: "a", Count: -1}, simverbs.Fault{Kind: simverbs.FailCall, Process: "b", Call: simverbs.CallFreeWindow, Count: -1})
+	if o := e.run(e.transfer(lanes.Read, local, remote, 0)); o.Err == nil {
+		t.Errorf("%+v", o)
+	}
+	e.until("the residue", func() bool { return len(e.to.transport.Residues()) == 1 })
+	if used := e.to.transport.config.Budgets.DirectBytes.Used(); remote.Loans() != 1 || Of(remote.Registration).Uses() != 1 || remote.backing.Quiet() || used != 64<<10 {
+		t.Errorf("%d loans, %d uses, leases free: %v, %d bytes charged", remote.Loans(), Of(remote.Registration).Uses(), remote.backing.Quiet(), used)
+	}
+	if !e.settleAll() {
+		t.Error("nothing was retained")
+	}
+}
