@@ -11,8 +11,9 @@ const (
 	bufferBytesMin = 4 << 10
 	// idleBufferBytesMax bounds what an arena keeps mapped for reuse: one largest payload.
 	idleBufferBytesMax = 64 << 20
-	// slotBytes is one slot for a stream's frame headers; two cache lines each way.
-	slotBytes = 256
+	// slotBytes is one slot for a stream's frame headers: two cache lines each way, and two for those of a neighbouring
+	// frame that travel along.
+	slotBytes = 384
 	// slabBytes is how much is mapped for slots at a time.
 	slabBytes = 64 << 10
 )

@@ -37,6 +37,13 @@ type Work interface {
 	Failed(Failure)
 }
 
+// Follower is a work that may post its request behind another one's.
+type Follower interface {
+	Work
+	// Posted: the request is with the system, and Sent will follow once the stream is this work's own.
+	Posted()
+}
+
 // Failure is how a work ended without Finish.
 type Failure struct {
 	Fault *lanes.Fault
@@ -124,6 +131,8 @@ type Channel struct {
 	active     *Exchange
 	follower   *Exchange    // has posted its request behind the active exchange; nil without an active one
 	posted     int          // bytes of that request that are sent; 0 while it is on its way
+	closing    bool         // true exactly while the active work's SendLast asks who follows
+	trailer    []byte       // that request, while it is sent together with the active work's last bytes; nil: it is not
 	convoy     convoy       // framed exchanges behind the active one; empty while there is a follower
 	ranks      uint64       // exchanges queued so far
 	life       uint64       // see Life
@@ -162,10 +171,27 @@ func (c *Channel) Number() uint64 {
 func (c *Channel) Out() []byte { return c.header[:outBytes] }
 
 // In is memory for the header that is being received.
-func (c *Channel) In() []byte { return c.header[outBytes:] }
+func (c *Channel) In() []byte { return c.header[outBytes : 2*outBytes] }
 
 // Send and Receive move bytes for the active work (see Stream).
-func (c *Channel) Send(a, b []byte) { c.stream.Send(a, b) }
+func (c *Channel) Send(a, b []byte) {
+	if c.closing {
+		c.trailer = a
+		return
+	}
+	c.stream.Send(a, b)
+}
+
+// SendLast sends a, after which the active work has nothing more to send. It calls free before, in which another work may
+// Follow: that one's request goes out in the same call.
+func (c *Channel) SendLast(a []byte, free func()) {
+	if free != nil {
+		c.closing = true
+		free()
+		c.closing = false
+	}
+	c.stream.Send(a, c.trailer)
+}
 
 // Receive fills a, then b; the work's Received follows once least bytes are there.
 func (c *Channel) Receive(a, b []byte, least int) { c.stream.Receive(a, b, least) }
@@ -309,9 +335,9 @@ func (c *Channel) Active() Work {
 
 // Follow lets work post its request right behind the active exchange, which has nothing more to send: the
 // source then finds it as soon as it has answered, and no round trip is spent idle. Its Begin is called
-// now, its Sent once the stream is its own. False when that is not to be had, as when somebody else waits
+// now, its Posted when the request has left, its Sent once the stream is its own. False when that is not to be had, as when somebody else waits
 // for the stream; then nothing was done. If the stream is lost, Failed comes to the follower first.
-func (c *Channel) Follow(x *Exchange, work Work, deadline reactor.Instant) bool {
+func (c *Channel) Follow(x *Exchange, work Follower, deadline reactor.Instant) bool {
 	alone := c.active != nil && c.head == nil && c.follower == nil && c.convoy.n == 0 && c.closed == nil
 	if !alone || c.stream.ending != nil || c.stream.out.ticket != 0 || deadline <= c.pool.lane.Now() {
 		return false
@@ -411,8 +437,13 @@ func (c *Channel) Sent(n int) {
 	switch {
 	case c.convoy.sending:
 		c.landed()
+	case c.trailer != nil:
+		c.posted, c.trailer = len(c.trailer), nil
+		c.active.work.Sent(n - c.posted)
+		c.follower.work.(Follower).Posted()
 	case c.follower != nil:
 		c.posted = n
+		c.follower.work.(Follower).Posted()
 	default:
 		c.active.work.Sent(n)
 		c.depart()

@@ -5,6 +5,7 @@ import (
 	"syscall"
 
 	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/netproto"
 	"github.com/orbitte/orbitte/reactor"
 )
 
@@ -149,6 +150,7 @@ func (c *Channel) connect() {
 			c.state = channelConnecting
 			c.pool.live++
 			c.stream.start(lane, descriptor, c)
+			c.stream.readAhead(c.header[2*outBytes:][:netproto.ReplySize])
 			c.stream.connect(reactor.Operation{Address: address})
 			return
 		}
@@ -251,7 +253,7 @@ func (c *Channel) end(fault *lanes.Fault, loss Loss) {
 		return
 	}
 	follower, gone := c.follower, c.disband()
-	c.active, c.follower = nil, nil
+	c.active, c.follower, c.trailer = nil, nil, nil
 	for gone != nil {
 		y, own := gone, *fault
 		gone, y.next = y.next, nil

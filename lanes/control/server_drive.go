@@ -159,6 +159,9 @@ func (s *Server) open(session *Session) {
 	}
 	session.header = header
 	session.stream.start(lane, session.descriptor, session)
+	neighbour := header[2*outBytes:]
+	session.stream.readAhead(neighbour[:netproto.RequestSize])
+	session.stream.sendAlong(neighbour[netproto.RequestSize:])
 	lane.Counts.Accepted.Add(1)
 	session.await()
 }

@@ -43,6 +43,12 @@ type Handler interface {
 	Lost(Loss)
 }
 
+// Resumer goes on with a frame of a session for a reason of its own.
+type Resumer interface{ Resume() }
+
+// Resume lets r go on as if the stream had told it something: what that lets the stream tell comes before Resume returns.
+func (s *Session) Resume(r Resumer) { s.stream.resume(r) }
+
 // Service accepts frames of one operation. Serve sets the session's handler with Take, or answers.
 type Service interface {
 	Serve(*Session, netproto.Request)
@@ -80,7 +86,7 @@ func (s *Session) Lane() *lanes.Lane { return s.server.lane }
 func (s *Session) Out() []byte { return s.header[:outBytes] }
 
 // In is memory for further headers of the frame.
-func (s *Session) In() []byte { return s.header[outBytes:] }
+func (s *Session) In() []byte { return s.header[outBytes : 2*outBytes] }
 
 // Take makes h the handler of the frame being served.
 func (s *Session) Take(h Handler) { s.handler = h }
@@ -220,6 +226,15 @@ func (s *Session) encode(status netproto.Status, length uint64) []byte {
 // Header encodes a reply header into the session's memory.
 func (s *Session) Header(status netproto.Status, length uint64) []byte {
 	return s.encode(status, length)
+}
+
+// Receipt answers the frame being served with a success without payload, which goes out with what answers the next frame,
+// since that is here already. The handler is not told Sent; it calls Finish. False: it is not, and nothing was done.
+func (s *Session) Receipt() bool {
+	if s.ending || s.server.closing || len(s.stream.early) < netproto.RequestSize {
+		return false
+	}
+	return s.stream.SendSoon(s.encode(netproto.StatusSuccess, 0))
 }
 
 // Refuse ends the frame being served with a status; the stream stays clean.

@@ -81,18 +81,26 @@ type Stream struct {
 	ending     error          // non-nil from the first reason to end until the next start
 	live       bool           // true exactly from start until Lost
 	ahead      []byte         // where bytes may be received that nobody has asked for yet; nil: none are
+	aside      []byte         // where the receive under way puts them
 	early      []byte         // those of them that are there
 	due        bool           // true exactly while what Receive asked for is there and not told
+	along      []byte         // where SendSoon keeps what it was given; nil: it takes nothing
+	held       int            // bytes in it that are not with the system
+	extra      int            // bytes of the Send under way that are SendSoon's
+	behind     [2][]byte      // of a Send that waits for those
 	telling    bool           // true exactly inside Complete and Expire
 	soon       reactor.Timer  // armed while something is due outside of them
 }
 
 // readAhead lets the stream receive more than was asked for into b, so that small frames that follow each other cost
-// one operation. It belongs to the stream until Lost.
+// one operation. It belongs to the stream until Lost, or until the next readAhead and the end of what was then under way.
 func (s *Stream) readAhead(b []byte) { s.ahead = b }
 
 // unasked is true exactly when bytes are there that nobody has asked for.
 func (s *Stream) unasked() bool { return len(s.early) > 0 }
+
+// sendAlong lets the stream keep in b what SendSoon is given. It belongs to the stream until Lost.
+func (s *Stream) sendAlong(b []byte) { s.along = b }
 
 // start takes over a descriptor.
 func (s *Stream) start(lane *lanes.Lane, d reactor.Descriptor, user User) {
@@ -114,8 +122,25 @@ func (s *Stream) Send(a, b []byte) {
 	if s.ending != nil {
 		return // Lost is on its way and reports that nothing was sent
 	}
+	if s.out.ticket != 0 && s.extra > 0 { // what SendSoon was given found nothing to go with
+		s.behind = [2][]byte{a, b}
+		return
+	}
+	if s.extra = s.held; s.held > 0 {
+		a, s.held = append(s.along[:s.held], a...), 0
+	}
 	s.out.start(a, b, len(a)+len(b))
 	s.push()
+}
+
+// SendSoon sends a copy of b, in one call with what is sent next if that is before the user's present call returns. The
+// user is not told. False when that is not to be had; then nothing was done.
+func (s *Stream) SendSoon(b []byte) bool {
+	if !s.telling || s.held > 0 || len(b) > len(s.along) || s.out.ticket != 0 || s.ending != nil {
+		return false
+	}
+	s.held = copy(s.along, b)
+	return true
 }
 
 func (s *Stream) push() {
@@ -154,7 +179,7 @@ func (s *Stream) take() {
 func (s *Stream) pull() {
 	rest := s.in.rest()
 	if s.ahead != nil && rest[1] == nil && s.in.whole(rest[0]) {
-		rest[1] = s.ahead
+		rest[1], s.aside = s.ahead, s.ahead
 	}
 	s.in.ticket = s.lane.Submit(reactor.Operation{Kind: reactor.Receive, Descriptor: s.descriptor, Buffers: rest}, s)
 }
@@ -168,7 +193,7 @@ func (h *half) whole(piece []byte) bool {
 func (s *Stream) arrived(n int) {
 	asked := len(s.in.buffers[0]) + len(s.in.buffers[1])
 	if s.in.moved += n; s.in.moved > asked {
-		s.early = s.ahead[:s.in.moved-asked]
+		s.early = s.aside[:s.in.moved-asked]
 		s.in.moved = asked
 	}
 }
@@ -177,7 +202,13 @@ func (s *Stream) arrived(n int) {
 func (s *Stream) Expire(*reactor.Timer, reactor.Instant) {
 	s.telling = true
 	s.tell()
-	s.telling = false
+}
+
+// resume calls r as if something was told.
+func (s *Stream) resume(r Resumer) {
+	s.telling = true
+	r.Resume()
+	s.tell()
 }
 
 // tell hands over what was there when it was asked for.
@@ -187,6 +218,10 @@ func (s *Stream) tell() {
 		moved := s.in.moved
 		s.in.start(nil, nil, 0)
 		s.user.Received(moved)
+	}
+	s.telling = false
+	if s.held > 0 && s.ending == nil {
+		s.Send(nil, nil)
 	}
 }
 
@@ -228,7 +263,7 @@ func (s *Stream) settle() {
 	}
 	s.live = false
 	s.lane.Disarm(&s.soon)
-	loss := Loss{Err: s.ending, Sent: s.out.moved, Received: s.in.moved}
+	loss := Loss{Err: s.ending, Sent: max(s.out.moved-s.extra, 0), Received: s.in.moved}
 	if err := s.lane.Kernel().Close(s.descriptor); err != nil {
 		loss.Retained = true
 		s.lane.Counts.RetainedDescriptors.Add(1)
@@ -257,7 +292,6 @@ func (s *Stream) Complete(e reactor.Event) {
 	s.telling = true
 	s.proceed(e)
 	s.tell()
-	s.telling = false
 }
 
 // proceed goes on with a stream that is not ending.
@@ -272,9 +306,7 @@ func (s *Stream) proceed(e reactor.Event) {
 	case e.Kind == reactor.Send && s.out.moved < s.out.least:
 		s.push()
 	case e.Kind == reactor.Send:
-		moved := s.out.moved
-		s.out.start(nil, nil, 0)
-		s.user.Sent(moved)
+		s.sent()
 	case e.N == 0:
 		s.Retire(io.EOF)
 	case s.in.moved < s.in.least:
@@ -283,6 +315,21 @@ func (s *Stream) proceed(e reactor.Event) {
 		moved := s.in.moved
 		s.in.start(nil, nil, 0)
 		s.user.Received(moved)
+	}
+}
+
+// sent tells the user, unless it was SendSoon's bytes alone that were sent.
+func (s *Stream) sent() {
+	moved := s.out.moved - s.extra
+	s.extra = 0
+	s.out.start(nil, nil, 0)
+	if moved > 0 {
+		s.user.Sent(moved)
+		return
+	}
+	if a, b := s.behind[0], s.behind[1]; len(a)+len(b) > 0 {
+		s.behind = [2][]byte{}
+		s.Send(a, b)
 	}
 }
 

@@ -13,6 +13,10 @@
 // effect is unknown, as always. A requester takes its first chunk when the source has answered, a source before it
 // answers, so that no two engines wait for each other's chunks.
 //
+// One WRITE after the other costs each end one receive and one send between two payloads: the next request goes out with the
+// end of the payload before it, and is read with it; the receipt goes out with the answer to that request, after the commit.
+// On the wire it is the same bytes in the same order, and a peer that sends or answers them one by one is served as well.
+//
 // It imports lanes, lanes/control, lanes/staging, netproto, reactor and segments. The machines decide and do
 // nothing else; the drives act.
 //

@@ -124,8 +124,11 @@ func (h *serving) step() {
 			return
 		case serveAcking:
 			h.settle()
-			h.session.Send(h.session.Header(netproto.StatusSuccess, 0), nil)
-			return
+			if !h.session.Receipt() {
+				h.session.Send(h.session.Header(netproto.StatusSuccess, 0), nil)
+				return
+			}
+			h.machine.sent()
 		case serveDone:
 			h.finish()
 			return
@@ -187,7 +190,10 @@ func (h *serving) settle() {
 }
 
 // Expire goes on with a copy, or looks again for a conflicting lease (reactor.TimerHandler).
-func (h *serving) Expire(*reactor.Timer, reactor.Instant) { h.step() }
+func (h *serving) Expire(*reactor.Timer, reactor.Instant) { h.session.Resume(h) }
+
+// Resume goes on (control.Resumer).
+func (h *serving) Resume() { h.step() }
 
 // Sent (control.Handler).
 func (h *serving) Sent(int) {

@@ -14,6 +14,10 @@ import (
 // leaseGrace is how long a direct transfer waits for a conflicting lease before it is refused.
 const leaseGrace = 100 * time.Millisecond
 
+// lastBytes is how much of a WRITE's payload goes out in one call with the request of who follows. Who that is shows
+// late then, and somebody who comes while a large payload is sent waits for no second one.
+const lastBytes = 1 << 20
+
 // nextTurn is the first instant that belongs to the lane's next turn.
 func nextTurn(lane *lanes.Lane) reactor.Instant { return lane.Now().After(1) }
 
@@ -32,9 +36,10 @@ type Transfer struct {
 	// Outcome is set before Done is called, on the lane.
 	Outcome lanes.Outcome
 	Done    func(*Transfer)
-	// Free, if not nil, is called when the transfer has nothing more to send and cannot be refused any more:
-	// another one may Follow. A READ is free from its success header on, since up to there a refusal, and
-	// behind it the follower's reply, could land where the payload is to go.
+	// Free, if not nil, is called when the transfer has nothing more to send, or is about to send its last bytes, and cannot
+	// be refused any more: another one may Follow. A READ is free from its success header on, since up to there a refusal,
+	// and behind it the follower's reply, could land where the payload is to go. A WRITE calls it twice, before and after
+	// its last bytes: a request that goes along with them costs neither end a call of its own.
 	Free func()
 
 	channel  *control.Channel
@@ -46,6 +51,7 @@ type Transfer struct {
 	retry    reactor.Timer
 	backoff  lanes.Backoff
 	copied   int             // bytes between local range and staging, while the range is leased for it
+	sent     uint64          // WRITE: bytes of the payload that are with the system, not from a device
 	staged   bool            // WRITE: true exactly when the payload is in staging
 	ready    bool            // WRITE: true exactly when the source waits for the payload and it is not staged yet
 	leaseBy  reactor.Instant // direct: until when a conflicting lease is waited for; 0 before the first try
@@ -124,7 +130,7 @@ func (t *Transfer) Release() {
 	}
 }
 
-// Sendless is true exactly when the transfer is on its stream and Free was called.
+// Sendless is true exactly when the transfer is on its stream and has nothing more to send; Free was called.
 func (t *Transfer) Sendless() bool {
 	if t.Direction == lanes.Read {
 		return t.read.stage == stagePayload
@@ -136,6 +142,7 @@ func (t *Transfer) reset(c *control.Channel) {
 	t.channel = c
 	m := machine{expected: t.Epoch, length: t.Length}
 	t.read, t.write = readMachine{machine: m}, writeMachine{machine: m}
+	t.sent = 0
 	t.staged, t.ready, t.prepared, t.held, t.complete = false, false, false, false, false
 	t.backoff, t.leaseBy, t.waiting = lanes.Backoff{}, 0, false
 	t.device.reset(t.Local, t.Length)
@@ -179,8 +186,12 @@ func (t *Transfer) Begin(c *control.Channel) {
 	c.Send(netproto.AppendRequest(c.Out()[:0], netproto.Request{
 		Operation: operation, Epoch: t.Epoch, Region: t.Region, Offset: t.Offset, Length: t.Length,
 	}), nil)
-	if t.held && t.Direction == lanes.Write {
-		t.stage() // while the one before is under way
+}
+
+// Posted stages the payload while the transfer before is under way (control.Follower).
+func (t *Transfer) Posted() {
+	if t.Direction == lanes.Write {
+		t.stage()
 	}
 }
 
@@ -222,7 +233,7 @@ func (t *Transfer) Sent(n int) {
 		t.channel.Receive(in, t.payload(), netproto.ReplySize)
 		return
 	}
-	if t.write.stage == stagePayload && t.device.on && !t.pushed(n) {
+	if t.write.stage == stagePayload && !t.through(n) {
 		return
 	}
 	t.write.sent()
@@ -232,6 +243,18 @@ func (t *Transfer) Sent(n int) {
 		return
 	}
 	t.free()
+}
+
+// through counts sent bytes of the payload, and goes on with the rest; true when there is none.
+func (t *Transfer) through(n int) bool {
+	if t.device.on {
+		return t.pushed(n)
+	}
+	if t.sent += uint64(n); t.sent < t.Length {
+		t.sendRest()
+		return false
+	}
+	return true
 }
 
 func (t *Transfer) free() {
@@ -307,8 +330,18 @@ func (t *Transfer) sendPayload() {
 	}
 	if t.stage() && t.ready {
 		t.ready = false
-		t.channel.Send(t.payload(), nil)
+		t.sendRest()
 	}
+}
+
+// sendRest sends what is left of the payload, its end by itself.
+func (t *Transfer) sendRest() {
+	rest := t.payload()[t.sent:]
+	if len(rest) > lastBytes {
+		t.channel.Send(rest[:len(rest)-lastBytes], nil)
+		return
+	}
+	t.channel.SendLast(rest, t.Free)
 }
 
 func (t *Transfer) again() {
@@ -417,7 +450,7 @@ func (t *Transfer) Failed(f control.Failure) {
 		f.Fault.Stage = m.reached().String()
 	}
 	if t.Direction == lanes.Write {
-		if t.write.unsure(f.Sent + t.device.sent) {
+		if t.write.unsure(f.Sent + int(t.sent) + t.device.sent) {
 			outcome.Remote = lanes.EffectUnknown
 		}
 	} else if t.lease.Held() && !t.device.on && t.read.touched(f.Received) {
