@@ -143,3 +143,51 @@ func TestAChunkWhoseRegistrationIsRefusedItsEndIsKept(t *testing.T) {
 		t.Errorf("%d pinned bytes and %d regions are charged, want one chunk's", pinned, regions)
 	}
 }
+
+// When not all chunks can be registered, and one that was cannot be taken back, the lane stages nothing more over RDMA, and only
+// that chunk stays.
+//
+// proves C-4, G-9, R-18
+func TestAChunkWhoseRegistrationIsStuckIsKeptAndNoOtherIsMade(t *testing.T) {
+	const size = 4096
+	s := newRDMASim(t, 147, simverbs.Hardware)
+	keepsOnPurpose(t, 1)
+	s.deliberate["requester"] = true
+	source := s.rdmaEngine(s.native("source", hostA), hostA, Config{})
+	remote := allocated(t, size)
+	registered(t, source, remote, ReadWrite)
+	n := s.native("requester", hostB)
+	c := newCUDASimOn(s.sim)
+	driver := c.driver("requester", s.processes["requester"], hostB, simcuda.Options{})
+	c.deliberate[driver] = true
+	config := chunked(size, 3)
+	config.CUDA = driver
+	e, err := Open(s.rdmaConfig(n, hostB, config))
+	must(t, err)
+	s.drive(e)
+	m, err := AllocateDevice(driver, 0, size)
+	must(t, err)
+	r, err := e.Register(m, 0, size, LocalOnly)
+	must(t, err)
+	segment, err := e.OpenSegment(soon(t), source.Endpoint(), source.Epoch())
+	must(t, err)
+	request := []Request{{Operation: Write, Transport: TransportRDMA, Segment: segment, Local: m.Address(), Remote: remote.Address(), Length: size}}
+	regions := func() int64 { return gauge(t, e, "RDMA regions of pinned chunks, lane 0").Used }
+	s.fabric.Plan(simverbs.Fault{Kind: simverbs.FailCall, Call: simverbs.CallDeregister, Process: "requester", Errno: syscall.EBUSY})
+	for i := range 8 { // behind the messages of both devices and the first chunk
+		s.fabric.Plan(simverbs.Fault{Kind: simverbs.FailCall, Call: simverbs.CallRegister, Process: "requester", Index: 3 + i, Errno: syscall.ENOMEM})
+	}
+	for range 3 {
+		_, err = e.SubmitAndWait(soon(t), request)
+		if err == nil || regions() != 1 {
+			t.Errorf("%v, and %d regions of chunks", err, regions())
+		}
+	}
+	must(t, e.CloseSegment(soon(t), segment))
+	must(t, e.Unregister(soon(t), r))
+	must(t, m.Close())
+	wants(t, e.Close(soon(t)), ErrUnquiesced)
+	if pinned := gauge(t, e, "pinned staging").Used; pinned != size || regions() != 1 {
+		t.Errorf("%d pinned bytes and %d regions are charged, want one chunk's", pinned, regions())
+	}
+}
