@@ -1,6 +1,9 @@
 package world
 
-import "slices"
+import (
+	"bytes"
+	"slices"
+)
 
 // takeApart explains the open changes of a step, if it can, without one of the ops; done are those that have part in it.
 // free is where what stood there before the last of them is hidden.
@@ -54,9 +57,12 @@ func (m *memory) peel(done []*op, open, free []bool) []*op {
 			if o.content = o.explains(m, open, free); o.content == nil {
 				continue
 			}
-			whole, strewn := !o.pieces(), o.strewn()
+			whole, strewn := !o.pieces(), []bool(nil)
+			if !whole && o.strewn() {
+				strewn = o.mays()
+			}
 			for i := o.toAt; i < o.toAt+o.length; i++ {
-				if open[i] || !free[i] && (whole || strewn && o.may(i-o.toAt, m.data[i])) {
+				if open[i] || !free[i] && (whole || strewn != nil && strewn[i-o.toAt]) {
 					open[i], free[i] = false, true
 				}
 			}
@@ -78,11 +84,61 @@ func (m *memory) untraced(but *op, free []bool) {
 			}
 			held, data := free[o.toAt:o.toAt+o.length], m.data[o.toAt:]
 			whole := slices.ContainsFunc(o.legal, func(content []byte) bool { return fits(content, data, held) })
+			var strewn []bool
+			if !whole && o.direct && o.strewn() {
+				strewn = o.mays()
+			}
 			for i := range held {
-				if !held[i] && (whole || o.direct && o.strewn() && o.may(i, data[i])) {
+				if !held[i] && (whole || strewn != nil && strewn[i]) {
 					held[i], again = true, true
 				}
 			}
 		}
 	}
 }
+
+// known is which bytes of a range are those of some of a list of contents. It keeps what it found: ranges of megabytes change
+// by some bytes in a step, and have hundreds of contents.
+type known struct {
+	held     []byte // of the range, when it was last asked
+	contents int    // how many there were
+	some     []bool
+}
+
+// of brings the answer up to date.
+func (k *known) of(held []byte, contents [][]byte) []bool {
+	if k.some == nil {
+		k.held, k.some = bytes.Clone(held), make([]bool, len(held))
+	}
+	first, end := len(held), 0 // the bytes that have changed
+	if !bytes.Equal(k.held, held) {
+		for i, b := range held {
+			if b != k.held[i] {
+				k.some[i], first, end = false, min(first, i), i+1
+			}
+		}
+		copy(k.held, held)
+	}
+	if first < end {
+		for _, content := range contents[:k.contents] {
+			k.add(content, first, end)
+		}
+	}
+	for _, content := range contents[k.contents:] {
+		k.add(content, 0, len(held))
+	}
+	k.contents = len(contents)
+	return k.some
+}
+
+func (k *known) add(content []byte, first, end int) {
+	held, some := k.held[first:end], k.some[first:end]
+	for i, b := range content[first:end] {
+		if b == held[i] {
+			some[i] = true
+		}
+	}
+}
+
+// mays says which bytes of its destination the op may have written, as they stand there now: one that comes in pieces need not.
+func (o *op) mays() []bool { return o.could.of(o.to.data[o.toAt:o.toAt+o.length], o.legal) }

@@ -1,6 +1,7 @@
 package world
 
 import (
+	"math/rand/v2"
 	"slices"
 	"testing"
 )
@@ -53,6 +54,33 @@ func TestAChangeIsCertainExactlyWhenTheOthersDoNotExplainIt(t *testing.T) {
 		}
 		if !slices.Equal(got, c.certain) {
 			t.Errorf("%s: certain %v, want %v", what, got, c.certain)
+		}
+	}
+}
+
+// What is known of a range is what looking at all of it would tell, however bytes and contents come.
+func TestWhatIsKnownOfARangeIsWhatALookAtAllOfItTells(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	some := func() []byte {
+		b := make([]byte, 40)
+		for i := range b {
+			b[i] = byte(random.IntN(4))
+		}
+		return b
+	}
+	k, held, contents := known{}, some(), [][]byte(nil)
+	for step := range 2000 {
+		switch {
+		case len(contents) < 6 && step%7 == 0:
+			contents = append(contents, some())
+		case step%3 == 0:
+			at := random.IntN(len(held))
+			copy(held[at:], some()[:random.IntN(len(held)-at+1)])
+		}
+		for i, got := range k.of(held, contents) {
+			if want := slices.ContainsFunc(contents, func(c []byte) bool { return c[i] == held[i] }); got != want {
+				t.Fatalf("step %d: byte %d: %v, want %v", step, i, got, want)
+			}
 		}
 	}
 }

@@ -118,15 +118,12 @@ func (l *life) chunk() int {
 	return c
 }
 
-// glance notes which bytes of a split op's destination have held what they should, of these contents.
-func (o *op) glance(contents ...[]byte) {
-	held := o.to.shadow[o.toAt : o.toAt+o.length]
-	for _, content := range contents {
-		for i, b := range content {
-			if b == held[i] && !o.seen[i] {
-				o.seen[i] = true
-				o.unseen--
-			}
+// glance notes which bytes of a split op's destination have held what they should.
+func (o *op) glance() {
+	for i, some := range o.shown.of(o.to.shadow[o.toAt:o.toAt+o.length], o.legal) {
+		if some && !o.seen[i] {
+			o.seen[i] = true
+			o.unseen--
 		}
 	}
 	o.matched = o.unseen == 0
@@ -135,7 +132,7 @@ func (o *op) glance(contents ...[]byte) {
 // mended says whether a split op explains the open changes: whole, if its destination is placed at once.
 func (o *op) mended(m *memory, open, free []bool) bool {
 	if o.direct {
-		return o.patched(m.data[o.toAt:], open[o.toAt:])
+		return o.patched(open[o.toAt:])
 	}
 	return o.pieced(m.data[o.toAt:o.toAt+o.length], free[o.toAt:])
 }
@@ -144,8 +141,8 @@ func (o *op) mended(m *memory, open, free []bool) bool {
 // be its own, what it would have brought last.
 func (o *op) beneath(data []byte, free []bool) []byte {
 	content, last := bytes.Clone(data[:o.length]), o.legal[len(o.legal)-1]
-	for i := range content {
-		if free[i] && !o.may(i, content[i]) {
+	for i, may := range o.mays() {
+		if free[i] && !may {
 			content[i] = last[i]
 		}
 	}
@@ -153,9 +150,9 @@ func (o *op) beneath(data []byte, free []bool) []byte {
 }
 
 // patched says whether every open change is that of some legal content: pieces of a split op come from different moments.
-func (o *op) patched(data []byte, open []bool) bool {
-	for i := range o.length {
-		if open[i] && !o.may(i, data[i]) {
+func (o *op) patched(open []bool) bool {
+	for i, may := range o.mays() {
+		if open[i] && !may {
 			return false
 		}
 	}
@@ -179,8 +176,8 @@ func (m *memory) patchwork(done []*op, open, free []bool) (found []*op) {
 			continue
 		}
 		wrote := false
-		for i := range o.length {
-			if at := o.toAt + i; (open[at] || free[at]) && o.may(i, m.data[at]) {
+		for i, may := range o.mays() {
+			if at := o.toAt + i; (open[at] || free[at]) && may {
 				wrote = wrote || open[at]
 				open[at], free[at] = false, true
 			}

@@ -49,6 +49,8 @@ type op struct {
 	page       int             // its pages of that size arrive in reverse order; 0: none
 	seen       []bool          // of a split one: the bytes of the destination that have held what they should
 	unseen     int             // how many have not
+	shown      known           // of a split one, in the shadow of its destination
+	could      known           // in its destination
 	legal      [][]byte
 	matched    bool    // the destination held one of the legal contents whole at some moment since submission
 	touched    bool    // a change was seen that nothing but this op explains
@@ -140,7 +142,7 @@ func (o *op) lookFor(contents ...[]byte) {
 		return
 	}
 	if o.split {
-		o.glance(contents...)
+		o.glance()
 		return
 	}
 	held := o.to.shadow[o.toAt : o.toAt+o.length]
@@ -253,11 +255,6 @@ func (m *memory) show() {
 	for _, o := range m.sources {
 		o.admit(m.data[o.fromAt : o.fromAt+o.length])
 	}
-}
-
-// may says whether the op may have written this byte, which stood there before: one that comes in pieces need not.
-func (o *op) may(i int, b byte) bool {
-	return slices.ContainsFunc(o.legal, func(content []byte) bool { return content[i] == b })
 }
 
 // hiddenBy says whether later ones of the same process, or over HP-TCP, may have covered what the op left, in the step in which
