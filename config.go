@@ -3,6 +3,7 @@ package orbitte
 import (
 	"context"
 	"fmt"
+	"math"
 	"net/netip"
 	"runtime"
 	"time"
@@ -179,6 +180,13 @@ type Config struct {
 
 const payloadBytesMax = 64 << 20
 
+// What Linux takes for TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT (net/tcp.h, MAX_TCP_KEEP*) and TCP_USER_TIMEOUT (milliseconds in an int).
+const (
+	keepaliveMax      = 32767 * time.Second
+	keepaliveCountMax = 127
+	userTimeoutMax    = math.MaxInt32 * time.Millisecond
+)
+
 // complete fills defaults in and checks; the error wraps ErrInvalid and names the field.
 func (c *Config) complete() error {
 	setString(&c.Bind, "127.0.0.1:0")
@@ -190,22 +198,23 @@ func (c *Config) complete() error {
 		name     string
 		value    *time.Duration
 		standard time.Duration
+		most     time.Duration
 	}{
-		{"RequestTimeout", &c.RequestTimeout, 30 * time.Second}, {"SourceTimeout", &c.SourceTimeout, 5 * time.Second},
-		{"IdleTimeout", &c.IdleTimeout, 2 * time.Minute}, {"QuiesceTimeout", &c.QuiesceTimeout, 5 * time.Second},
-		{"KeepaliveIdle", &c.KeepaliveIdle, 15 * time.Second}, {"KeepaliveInterval", &c.KeepaliveInterval, 5 * time.Second},
-		{"UserTimeout", &c.UserTimeout, 30 * time.Second}, {"Spin", &c.Spin, 50 * time.Microsecond},
+		{"RequestTimeout", &c.RequestTimeout, 30 * time.Second, math.MaxInt64}, {"SourceTimeout", &c.SourceTimeout, 5 * time.Second, 300 * time.Second},
+		{"IdleTimeout", &c.IdleTimeout, 2 * time.Minute, math.MaxInt64}, {"QuiesceTimeout", &c.QuiesceTimeout, 5 * time.Second, math.MaxInt64},
+		{"KeepaliveIdle", &c.KeepaliveIdle, 15 * time.Second, keepaliveMax}, {"KeepaliveInterval", &c.KeepaliveInterval, 5 * time.Second, keepaliveMax},
+		{"UserTimeout", &c.UserTimeout, 30 * time.Second, userTimeoutMax}, {"Spin", &c.Spin, 50 * time.Microsecond, time.Minute},
 	} {
-		if *d.value < 0 {
-			return invalid("Config.%s is %v; it must not be negative", d.name, *d.value)
+		if *d.value < 0 || *d.value > d.most {
+			return invalid("Config.%s is %v; it must not be negative, nor more than %v", d.name, *d.value, d.most)
 		}
 		if *d.value == 0 {
 			*d.value = d.standard
 		}
 	}
 	set(&c.KeepaliveCount, 3)
-	if c.KeepaliveCount < 0 {
-		return invalid("Config.KeepaliveCount is %d; it must not be negative", c.KeepaliveCount)
+	if c.KeepaliveCount < 0 || c.KeepaliveCount > keepaliveCountMax {
+		return invalid("Config.KeepaliveCount is %d; it must not be negative, nor more than %d", c.KeepaliveCount, keepaliveCountMax)
 	}
 	for _, n := range []struct {
 		name      string
@@ -220,9 +229,6 @@ func (c *Config) complete() error {
 		if n.value > n.last {
 			return invalid("Config.%s is %d; it must be %s", n.name, n.value, n.constants)
 		}
-	}
-	if c.SourceTimeout > 300*time.Second {
-		return invalid("Config.SourceTimeout is %v; it must be at most 300s", c.SourceTimeout)
 	}
 	if c.Lanes < 0 || c.Lanes > 64 {
 		return invalid("Config.Lanes is %d; it must be 0 (automatic) to 64", c.Lanes)
