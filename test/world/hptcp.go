@@ -94,6 +94,9 @@ func (s *submission) cut() {
 		}
 	}
 	for _, o := range s.ops {
+		if !o.within() { // it is refused
+			continue
+		}
 		chunk := o.local.life.chunk()
 		if c := o.remote.life.chunk(); c > 0 && (chunk == 0 || c < chunk) {
 			chunk = c
