@@ -82,6 +82,9 @@ type Session struct {
 // Lane is the lane that serves the session.
 func (s *Session) Lane() *lanes.Lane { return s.server.lane }
 
+// Gone is true exactly when nothing comes from the peer any more: the stream is ending, or has ended.
+func (s *Session) Gone() bool { return s.header == nil || s.stream.ending != nil }
+
 // Out is memory for the reply header.
 func (s *Session) Out() []byte { return s.header[:outBytes] }
 

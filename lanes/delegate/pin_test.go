@@ -336,6 +336,62 @@ func TestTheLineForSlotsKeepsItsOrder(t *testing.T) {
 	p.finish()
 }
 
+// A place in the line is nobody's once its stream is gone, and keeps others from a free slot only while its peer may be
+// expected to ask again: 50 ms, or twice as long as it took the last time. While it is not gone for good it stays a place.
+//
+// proves C-8, U-3
+func TestAPlaceInTheLineKeepsNobodyFromSlotsInVain(t *testing.T) {
+	p := newPair(t, setup{slots: 1}, setup{}, 4*slotBytes)
+	third := p.node(thirdHost, setup{})
+	gone := third.channel(p.source)
+	a, b, c := p.requester.channel(p.source), p.requester.channel(p.source), p.requester.channel(p.source)
+	held, generation := netproto.PinName{}, uint64(0)
+	ask := func(n *node, from *control.Channel, want bool) {
+		t.Helper()
+		generation++
+		if !want {
+			if got := n.pin(from, p.source, p.there, 1, netproto.PinRead, generation); got != netproto.StatusExhausted {
+				t.Fatal(got)
+			}
+			return
+		}
+		held = n.pinned(from, p.source, p.there, 1, netproto.PinRead, generation)
+	}
+	free := func(from *control.Channel) {
+		t.Helper()
+		if status := p.requester.unpin(from, p.source, held); status != netproto.StatusSuccess {
+			t.Fatal(status)
+		}
+	}
+	ask(p.requester, a, true)
+	ask(third, gone, false)
+	third.kill()
+	p.pass(time.Millisecond)
+	free(a)
+	ask(p.requester, b, true) // at once
+
+	ask(p.requester, c, false)
+	free(b)
+	ask(p.requester, a, false)
+	p.pass(claimPatience)
+	ask(p.requester, a, true) // c was cancelled, and its stream goes on
+
+	p.pass(claimGrace)
+	ask(p.requester, b, false)
+	p.pass(2 * claimPatience)
+	ask(p.requester, c, false)
+	ask(p.requester, b, false) // it is far away
+	free(a)
+	p.pass(3 * claimPatience / 2)
+	ask(p.requester, c, false)
+	ask(p.requester, b, true)
+	ask(p.requester, c, false)
+	p.pass(3 * claimPatience)
+	free(b)
+	ask(p.requester, a, true) // c was waited for for long enough
+	p.finish()
+}
+
 // A pin ends with CloseSource although nobody says anything: at once while its copy waits for a lease, and with the copy's
 // event while it is with the device.
 //
