@@ -47,6 +47,29 @@ func TestSynchronousCallsTurnTheLaneThemselves(t *testing.T) {
 	}
 }
 
+// What moves more than guestBytesMax is the lane's; up to there a caller that is alone turns it.
+func TestLargeSubmissionsAreTheLanesOwn(t *testing.T) {
+	c := Config{Kernel: Epoll, Lanes: 1}
+	p := newPair(t, c, c, 2*guestBytesMax)
+	call := func(length int) {
+		if _, err := p.requester.SubmitAndWait(context.Background(), []Request{p.request(Read, 0, length)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n := 0; visits(p.requester) == 0; n++ {
+		if call(guestBytesMax); n == 1000 {
+			t.Fatal("no visits after ", n, " calls")
+		}
+	}
+	before := visits(p.requester)
+	for range 50 {
+		call(guestBytesMax + 1)
+	}
+	if now := visits(p.requester); now != before {
+		t.Error(now-before, " visits of submissions that are too large")
+	}
+}
+
 // proves G-8: a guest whose context ends while its peer is silent leaves at once, and the lane proves the rest.
 func TestGuestWhoseContextEndsLeaves(t *testing.T) {
 	c := Config{Kernel: Epoll, Lanes: 1}
