@@ -380,3 +380,42 @@ func TestATransferThatEndsEarlyKeepsNoChunkFromOthers(t *testing.T) {
 		p.atRest(t)
 	}
 }
+
+// The word of a requester that gives its grants up needs no handler: requests over TCP of others may have them all and wait for
+// the chunk that the grants have.
+//
+// proves C-4, G-8, T-6
+func TestTheWordThatGivesAChunkBackPassesThoseThatWaitForIt(t *testing.T) {
+	const n = 61
+	side := func() gpuSide {
+		g := gpuSide{config: chunked(n, 1), device: true}
+		g.config.Limits.SourceHandlers, g.config.Limits.SourceQueue, g.config.SourceTimeout = 1, 1, 20*time.Second
+		return g
+	}
+	for _, op := range []Operation{Read, Write} {
+		p := newGPUPair(t, 700, 8*n, side(), side())
+		third, _ := p.engine("third", hostC, Config{})
+		local := allocated(t, 8*n)
+		registered(t, third, local, LocalOnly)
+		segment := opened(t, third, p.source)
+		p.fabric.Plan(simverbs.Fault{Kind: simverbs.DelayPacket, By: 20 * time.Millisecond, Count: -1})
+		busy := func(name string) bool { return gauge(t, p.source, name).Used > 0 }
+		given, err := p.requester.Submit(soon(t), []Request{p.overRDMA(op, 0, n)})
+		must(t, err)
+		p.until(time.Second, func() bool { return busy("RDMA grants") && !busy("source handlers") })
+		began := p.Now()
+		waits, err := third.Submit(soon(t), []Request{{Operation: Read, Segment: segment, Local: local.Address(), Remote: p.remote.Address() + n, Length: n}})
+		must(t, err)
+		p.until(time.Second, func() bool { return busy("source handlers") })
+		given.Cancel()
+		if _, err := waits.Wait(soon(t)); err != nil || time.Duration(p.Now()-began) > time.Second {
+			t.Errorf("%v: it waited for %v: %v", op, time.Duration(p.Now()-began), err)
+		}
+		if _, err := given.Wait(soon(t)); err == nil {
+			t.Errorf("%v: it was not cancelled", op)
+		}
+		must(t, given.Free())
+		must(t, waits.Free())
+		p.atRest(t)
+	}
+}

@@ -6,7 +6,8 @@ import (
 )
 
 // Admission bounds what one engine serves at a time, over all its lanes (SPEC T-6): frames being
-// handled and frames that wait for a handler. It is made before the lanes start and then fixed.
+// handled and frames that wait for a handler. Those that only end something need neither: their streams bound them. It is
+// made before the lanes start and then fixed.
 type Admission struct {
 	// Gate counts the admitted frames; fenced, it refuses every new one (SPEC G-6).
 	Gate            *lanes.Gate

@@ -178,8 +178,8 @@ func (s *Server) departed() {
 
 // arrived takes a complete frame. It is served, waits, or is closed after the grace (SPEC T-6).
 func (s *Server) arrived(session *Session) {
-	owes := session.slips.n > 0
-	if s.queue.n == 0 && (!owes || s.detached[session.request.Operation]) && s.serve(session) {
+	owes, operation := session.slips.n > 0, session.request.Operation
+	if (s.queue.n == 0 || operation.Ends()) && (!owes || s.detached[operation]) && s.serve(session) {
 		return
 	}
 	if owes { // the answers it owes have handlers of their own, and whatever is not taken off the stream comes after them
@@ -199,7 +199,9 @@ func (s *Server) arrived(session *Session) {
 	s.next() // a handler may have become free on another lane in between
 }
 
-// serve starts a handler for the session's frame; false when all handlers are busy.
+// serve starts a handler for the session's frame; false when all handlers are busy. What only ends something needs none of
+// them: those who have them may wait for what it gives back. Such frames are bounded by the streams, and by the answers that
+// each may owe.
 func (s *Server) serve(session *Session) bool {
 	ending := session.request.Operation.Ends()
 	if !ending && s.admission.Gate.Fenced() {
@@ -207,17 +209,19 @@ func (s *Server) serve(session *Session) bool {
 		s.turnAway(session)
 		return true
 	}
-	charge, err := s.admission.Handlers.Take(1)
-	if err != nil {
-		return false
+	if !ending {
+		charge, err := s.admission.Handlers.Take(1)
+		if err != nil {
+			return false
+		}
+		session.admitted = charge
 	}
 	s.unqueue(session)
 	if session.inside = s.Enter(); !session.inside && !ending {
-		charge.Repay()
+		session.admitted.Repay() // proof: nothing was begun
 		s.turnAway(session)
 		return true
 	}
-	session.admitted = charge
 	session.state = sessionServing
 	s.lane.Arm(&session.timer, s.lane.Now().After(s.lane.Policy.SourceTimeout), session)
 	s.dispatch(session)

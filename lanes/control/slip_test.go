@@ -38,7 +38,14 @@ func (f *laterFrame) Lost(Loss)    { f.lost++ }
 
 func (f *laterFrame) answer() { f.slip.Answer(netproto.StatusSuccess, f.payload) }
 
-// doneFrame is one frame of operation 65, with the body it needs.
+// takenFrame is one frame of an operation whose service takes it off the stream, with a body. It needs a handler.
+func takenFrame() []byte {
+	return append(netproto.AppendRequest(nil, netproto.Request{Operation: netproto.OperationDelegate, Epoch: epoch, Length: takenBody}), make([]byte, takenBody)...)
+}
+
+const takenBody = netproto.DelegateHeadSize + netproto.DelegateCopySize
+
+// doneFrame is one of an operation that only ends something.
 func doneFrame() []byte {
 	body := netproto.AppendParent(nil, netproto.Parent{Requester: otherEpoch, Generation: 1, Slices: 1})
 	return append(netproto.AppendRequest(nil, netproto.Request{Operation: netproto.OperationRDMADone, Epoch: epoch, Length: uint64(len(body))}), body...)
@@ -51,6 +58,7 @@ func describeFrame() []byte {
 func (l *later) node(r *rig, handlers int64) *node {
 	n := r.node(nodeHost, 4)
 	n.admission.Handlers = n.ledger.Add(budgets.New("all handlers", "frames", handlers))
+	n.server.HandleDetached(netproto.OperationDelegate, l)
 	n.server.HandleDetached(netproto.OperationRDMADone, l)
 	return n
 }
@@ -85,7 +93,7 @@ func TestFramesTakenOffTheStreamAreAnsweredInOrder(t *testing.T) {
 		w := r.dial(n.address)
 		var frames []byte
 		for range slipsMax + 1 {
-			frames = append(frames, doneFrame()...)
+			frames = append(frames, takenFrame()...)
 		}
 		must(t, w.send(frames))
 		r.served(l, slipsMax)
@@ -106,7 +114,7 @@ func TestFramesTakenOffTheStreamAreAnsweredInOrder(t *testing.T) {
 		l.served[0].payload[0] = 0
 		l.served[0].answer()
 		for i := range slipsMax {
-			if b := w.success(); b[0] != byte(i) || int(b[1]) != netproto.ParentSize {
+			if b := w.success(); b[0] != byte(i) || int(b[1]) != takenBody {
 				t.Errorf("answer %d is %v", i, b)
 			}
 		}
@@ -134,7 +142,7 @@ func TestOtherFramesWaitForAnswersThatAreOwed(t *testing.T) {
 		ends   bool
 	}{
 		{"another kind", describeFrame(), 0, netproto.StatusSuccess, false},
-		{"a refusal", doneFrame(), netproto.StatusExhausted, netproto.StatusExhausted, false},
+		{"a refusal", takenFrame(), netproto.StatusExhausted, netproto.StatusExhausted, false},
 		{"a violation", make([]byte, netproto.RequestSize), 0, netproto.StatusProtocolError, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -142,10 +150,10 @@ func TestOtherFramesWaitForAnswersThatAreOwed(t *testing.T) {
 			l := &later{}
 			n := l.node(r, 2*slipsMax)
 			w := r.dial(n.address)
-			must(t, w.send(doneFrame()))
+			must(t, w.send(takenFrame()))
 			r.served(l, 1)
 			l.status = c.status
-			must(t, w.send(append(c.frame[:len(c.frame):len(c.frame)], doneFrame()...)))
+			must(t, w.send(append(c.frame[:len(c.frame):len(c.frame)], takenFrame()...)))
 			r.pass(soon)
 			if len(l.served) != 1 {
 				t.Fatalf("%d frames were served", len(l.served))
@@ -185,13 +193,13 @@ func TestOwedAnswersMakeRoomForTheNextFrame(t *testing.T) {
 	first, second := r.dial(n.address), r.dial(n.address)
 	var frames []byte
 	for range slipsMax - 1 {
-		frames = append(frames, doneFrame()...)
+		frames = append(frames, takenFrame()...)
 	}
 	must(t, first.send(frames))
 	r.served(l, slipsMax-1)
-	must(t, second.send(doneFrame()))
+	must(t, second.send(takenFrame()))
 	r.served(l, slipsMax)
-	must(t, second.send(doneFrame()))
+	must(t, second.send(takenFrame()))
 	r.pass(3 * overflowGrace)
 	if len(l.served) != slipsMax || n.lane.Counts.OverflowedSessions.Load() != 0 {
 		t.Fatalf("%d served, %d overflowed", len(l.served), n.lane.Counts.OverflowedSessions.Load())
@@ -211,6 +219,41 @@ func TestOwedAnswersMakeRoomForTheNextFrame(t *testing.T) {
 	r.finish()
 }
 
+// A frame that only ends something needs no handler, and does not wait behind frames that do: they may wait for what it gives
+// back. A stream may owe no more answers for it.
+//
+// proves T-6
+func TestAFrameThatOnlyEndsSomethingNeedsNoHandler(t *testing.T) {
+	r := newRig(t, 1)
+	l := &later{}
+	n := l.node(r, 1)
+	first, second, third := r.dial(n.address), r.dial(n.address), r.dial(n.address)
+	must(t, first.send(takenFrame()))
+	r.served(l, 1)
+	must(t, second.send(takenFrame()))
+	r.until("a frame that waits", func() bool { return n.admission.Queue.Used() == 1 })
+	must(t, first.send(doneFrame())) // which owes an answer
+	r.served(l, 2)
+	for range slipsMax + 1 {
+		must(t, third.send(doneFrame()))
+	}
+	r.served(l, 2+slipsMax)
+	r.pass(soon)
+	if len(l.served) != 2+slipsMax || n.admission.Handlers.Used() != 1 || n.admission.Queue.Used() != 1 {
+		t.Errorf("%d served, %d handlers, %d wait", len(l.served), n.admission.Handlers.Used(), n.admission.Queue.Used())
+	}
+	for i := 0; i < 4+slipsMax; i++ {
+		r.served(l, i+1)
+		l.served[i].answer()
+	}
+	for w, answers := range map[*wire]int{first: 2, second: 1, third: slipsMax + 1} {
+		for range answers {
+			w.success()
+		}
+	}
+	r.finish()
+}
+
 // A frame that waits for a handler, its body received together with its head, is served when another stream's ends.
 //
 // proves T-6
@@ -219,13 +262,13 @@ func TestFrameReceivedAheadIsServedWhenAHandlerIsFree(t *testing.T) {
 	l := &later{}
 	n := l.node(r, 1)
 	first, second := r.dial(n.address), r.dial(n.address)
-	must(t, second.send(doneFrame()))
+	must(t, second.send(takenFrame()))
 	r.served(l, 1)
 	l.served[0].answer()
 	second.success()
-	must(t, first.send(doneFrame()))
+	must(t, first.send(takenFrame()))
 	r.served(l, 2)
-	must(t, second.send(doneFrame()))
+	must(t, second.send(takenFrame()))
 	r.pass(soon)
 	l.served[1].answer()
 	first.success()
@@ -246,7 +289,7 @@ func TestLostStreamTellsEveryFrameThatIsOwed(t *testing.T) {
 			l := &later{}
 			n := l.node(r, 2*slipsMax)
 			w := r.dial(n.address)
-			must(t, w.send(append(doneFrame(), doneFrame()...)))
+			must(t, w.send(append(takenFrame(), takenFrame()...)))
 			r.served(l, 2)
 			switch how {
 			case "deadline":
@@ -289,7 +332,7 @@ func TestClosingSourceSendsWhatItOwes(t *testing.T) {
 	l := &later{}
 	n := l.node(r, 2*slipsMax)
 	w := r.dial(n.address)
-	must(t, w.send(append(doneFrame(), doneFrame()...)))
+	must(t, w.send(append(takenFrame(), takenFrame()...)))
 	r.served(l, 2)
 	n.admission.Fence()
 	closed := false
@@ -316,7 +359,7 @@ func TestMisuseOfASlipPanics(t *testing.T) {
 	l := &later{}
 	n := l.node(r, 2*slipsMax)
 	w := r.dial(n.address)
-	must(t, w.send(doneFrame()))
+	must(t, w.send(takenFrame()))
 	r.served(l, 1)
 	f := l.served[0]
 	panics(t, "detaching twice", func() { f.slip.session.Detach(&f.slip, f) })
