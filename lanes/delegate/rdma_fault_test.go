@@ -1,6 +1,7 @@
 package delegate
 
 import (
+	"bytes"
 	"fmt"
 	"testing"
 	"time"
@@ -9,9 +10,11 @@ import (
 	"github.com/orbitte/orbitte/cuda/simcuda"
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/lanes/control"
+	"github.com/orbitte/orbitte/lanes/rdma"
 	"github.com/orbitte/orbitte/lanes/tcp"
 	"github.com/orbitte/orbitte/netproto"
 	"github.com/orbitte/orbitte/reactor/simkernel"
+	"github.com/orbitte/orbitte/segments"
 	"github.com/orbitte/orbitte/verbs/simverbs"
 )
 
@@ -232,6 +235,59 @@ func TestANeighboursEndLeavesTheConnectionWell(t *testing.T) {
 			t.Errorf("%v: %d times another pin, %d times unknown, %d times with grants out", d, again, unknown, out)
 		}
 	}
+}
+
+// Grants of a slot whose copy waits for a range keep those that are asked for behind them, on the same stream, for a quarter of
+// a second at most: these may be for what has that range. Then they are asked for again, until the copy has ended.
+//
+// proves C-8, R-9
+func TestGrantsThatWaitForACopyKeepTheirStreamFromNobodyForLong(t *testing.T) {
+	p := newPairOf(t, 1, over(setup{sourceTimeout: 20 * time.Second}), over(setup{}), 4*slotBytes)
+	c := p.requester.channel(p.source)
+	name := p.requester.pinned(c, p.source, p.there, 2, netproto.PinRead, 1)
+	lease, err := p.there.Lease(5, 1, segments.Exclusive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copies := []netproto.DelegateCopy{{Slot: 0, Length: slotBytes}, {Slot: 1, Offset: slotBytes, Length: slotBytes}}
+	if status := p.requester.order(c, p.source, name, copies...); status != netproto.StatusSuccess {
+		t.Fatal(status)
+	}
+	if o := p.requester.grant(c, p.source, lanes.Read, p.here, name, 1, 0, slotBytes); o.Err != nil { // connects
+		t.Fatal(o.Err)
+	}
+	var ended [2]int
+	began := p.world.Now()
+	var all [2]*rdma.Transfer
+	for slot := range all {
+		all[slot] = &rdma.Transfer{
+			Direction: lanes.Read, Local: p.here.Registration, LocalOffset: uint64(slot) * slotBytes, Region: netproto.SlotRegion(name.Number, uint8(slot)),
+			Length: slotBytes, Remote: rdma.RemoteSlot, Epoch: p.source.policy.Epoch, Deadline: began.After(time.Minute), Done: func(*rdma.Transfer) { ended[slot]++ },
+		}
+		all[slot].Start(p.requester.device.rails, p.requester.peer(c, p.source))
+		p.pass(time.Millisecond)
+	}
+	p.until("the other slot's payload", func() bool { return ended[1] > 0 })
+	if took := time.Duration(p.world.Now() - began); ended[0] > 0 || took > time.Second {
+		t.Errorf("it took %v; the other one ended %d times", took, ended[0])
+	}
+	p.pass(3 * time.Second)
+	if ended[0] > 0 {
+		t.Fatalf("it ended without its copy: %+v", all[0].Outcome)
+	}
+	lease.Return()
+	returned := p.world.Now()
+	p.until("its own payload", func() bool { return ended[0] > 0 })
+	if took := time.Duration(p.world.Now() - returned); took > time.Second {
+		t.Errorf("it went on after %v", took)
+	}
+	if o := [2]error{all[0].Outcome.Err, all[1].Outcome.Err}; o != [2]error{} || !bytes.Equal(p.here.bytes()[:2*slotBytes], p.there.bytes()[:2*slotBytes]) {
+		t.Errorf("%v, or other bytes", o)
+	}
+	if status := p.requester.unpin(c, p.source, name); status != netproto.StatusSuccess {
+		t.Error(status)
+	}
+	p.finish()
 }
 
 // neighbour reads over TCP on the same stream, again and again, until it is cancelled.

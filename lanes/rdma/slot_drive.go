@@ -75,10 +75,28 @@ func (p *parent) borrow(session *control.Session, want netproto.Permission) (*se
 // exposed is true exactly when devices reach what the parent grants itself.
 func (p *parent) exposed() bool { return p.slot != nil || !p.staged() }
 
+// copyPatience is how long grants wait for the copy of their slot at most before they are refused, and asked for again; the copy
+// goes on. It may wait for a range that others have whose answers, on the same stream, come after the one for these grants.
+const copyPatience = chunkPatience
+
 // await lets a parent begin, or wait for the copy that its slot has under way.
 func (p *parent) await() {
 	if p.slot != nil && !p.slot.Await() {
 		p.machine.stage = parentAwaiting
+		lane := p.source.rails.lane
+		lane.Arm(&p.retry, lane.Now().After(copyPatience), (*slotPatience)(p))
+	}
+}
+
+// slotPatience is the handler of the timer for the end of that patience.
+type slotPatience parent
+
+// Expire (reactor.TimerHandler).
+func (x *slotPatience) Expire(*reactor.Timer, reactor.Instant) {
+	p := (*parent)(x)
+	if p.machine.stage == parentAwaiting {
+		p.fail(netproto.StatusExhausted)
+		p.advance()
 	}
 }
 

@@ -115,7 +115,8 @@ func (t *Transfer) refused(f *lanes.Fault) {
 		if t.lease.Held() {
 			t.lease.Return() // whoever has the range at the source may wait for it here
 		}
-		if t.Remote == RemoteStaged && t.rails.lane.Now() >= t.begun.After(chunkPatience) { // it stood in the line for a chunk, and does again
+		staged := t.Remote == RemoteStaged || t.Remote == RemoteSlot
+		if staged && t.rails.lane.Now() >= t.begun.After(chunkPatience) { // it stood in line for a chunk, or waited for its slot, and does again
 			t.roomBy = 0
 		}
 		t.room(f)
