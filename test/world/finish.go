@@ -46,14 +46,15 @@ func (r *run) finish() {
 	r.final()
 }
 
-// until goes on until done, and finds a world that does not get there.
+// until goes on until done, and finds a world that does not get there. One in which every lane polls its completion queues
+// looks as if it stood still until stride lets its time pass: its timers may be all that is left.
 func (r *run) until(what string, done func() bool) bool {
 	limit, turns, idle := r.net.Now().After(settleTime), r.turn+settleTurns, 0
 	for !done() {
 		switch {
 		case r.violation != nil:
 			return false
-		case r.net.Now() > limit || r.turn > turns || idle > 10:
+		case r.net.Now() > limit || r.turn > turns || idle > 2*fruitlessMax:
 			r.violate(OracleHang, "%s did not come within %v and %d turns: %s", what, settleTime, settleTurns, r.unfinished())
 			return false
 		}

@@ -31,20 +31,23 @@ const (
 	fruitlessMax = 64
 )
 
-// stride lets the time pass in a world of devices in which nothing happens any more.
-func (r *run) stride(before int) {
+// stride lets the time pass in a world of devices in which nothing happens any more. It says whether it did.
+func (r *run) stride(before int) bool {
 	if r.fruitless++; r.worked != before {
 		r.fruitless = 0
 	}
 	if r.fruitless <= fruitlessMax || r.turn <= r.script.Turns() {
-		return
+		return false
 	}
 	switch {
 	case r.fabric != nil:
 		r.net.Advance(railBeat)
 	case r.gpus:
 		r.net.Advance(gpuBeat)
+	default:
+		return false
 	}
+	return true
 }
 
 // newFabric makes the devices of all hosts; nil without RDMA.

@@ -246,7 +246,7 @@ func (r *run) play() {
 	}
 }
 
-// round is one turn of the world.
+// round is one turn of the world. It says whether anybody did something, or the clock went on.
 func (r *run) round() bool {
 	r.turn++
 	if r.turn <= r.script.Turns() && !r.beating {
@@ -255,7 +255,7 @@ func (r *run) round() bool {
 	}
 	before := r.worked
 	went := r.net.Step()
-	r.stride(before)
+	went = r.stride(before) || went
 	r.watch()
 	if r.turn%sampleEvery == 0 {
 		for _, l := range r.lives {
