@@ -2,7 +2,6 @@ package world
 
 import (
 	"net/netip"
-	"slices"
 	"syscall"
 
 	"github.com/orbitte/orbitte/reactor"
@@ -12,8 +11,7 @@ import (
 type tap struct {
 	life *life
 	open []pending
-	told []*stream // of the last poll's completions, in their order
-	late []*stream // whose end the last poll told behind other completions of theirs: spent from the next one on
+	late []*stream // whose end the last poll told behind other completions: spent from the next one on
 }
 
 // pending is one operation that has not ended.
@@ -35,17 +33,17 @@ func (t *tap) submitted(o *reactor.Operation) {
 	}
 }
 
-// completed sees what a poll has returned. The engine handles it in order: behind a completion of its own that
-// comes first, a stream's end is not known yet, and what is sent in between is no mistake.
+// completed sees what a poll has returned. The engine handles it in order: behind a completion that comes first, of whatever
+// stream, a stream's end is not known yet, and what is sent in between is no mistake: the end of one request begins the next.
 func (t *tap) completed(list []reactor.Completion) {
 	for _, s := range t.late {
 		s.spent = true
 	}
-	t.told, t.late = t.told[:0], t.late[:0]
+	t.late = t.late[:0]
 	for i := range list {
 		for k := range t.open {
 			if t.open[k].ticket == list[i].Ticket {
-				t.show(t.open[k], list[i])
+				t.show(t.open[k], list[i], i > 0)
 				t.open = append(t.open[:k], t.open[k+1:]...)
 				break
 			}
@@ -53,8 +51,8 @@ func (t *tap) completed(list []reactor.Completion) {
 	}
 }
 
-// show lets a stream see what one of its operations has done.
-func (t *tap) show(p pending, c reactor.Completion) {
+// show lets a stream see what one of its operations has done; behind: other completions came before.
+func (t *tap) show(p pending, c reactor.Completion, behind bool) {
 	if p.kind == reactor.Accept {
 		if c.Err == nil {
 			t.life.opened(c.Descriptor, false, t.life.listens && p.descriptor == t.life.dataListener)
@@ -69,14 +67,13 @@ func (t *tap) show(p pending, c reactor.Completion) {
 		return // it dozes, or its payload goes elsewhere from here on
 	}
 	if c.Err != nil || p.kind == reactor.Receive && c.N == 0 {
-		if slices.Contains(t.told, s) {
+		if behind {
 			t.late = append(t.late, s)
 			return
 		}
 		s.spent = true
 		return
 	}
-	t.told = append(t.told, s)
 	left := c.N
 	for _, b := range p.buffers {
 		b = b[:min(len(b), left)]
