@@ -517,3 +517,34 @@ func TestAPinThatWasTakenBackIsSaidToBe(t *testing.T) {
 		p.finish()
 	}
 }
+
+// A refused delegate is about the region exactly when the pin's end tells that the pin was there. One whose pin was taken back
+// says so although the answer to its end does not come (seed 29034).
+//
+// proves C-8
+func TestARefusedDelegateIsAboutTheRegionOnlyWhenThePinWasThere(t *testing.T) {
+	for _, gone := range []string{"pin", "region"} {
+		for _, silent := range []bool{false, true} {
+			p := newPair(t, setup{}, setup{}, 4*slotBytes)
+			a := p.requester.ask(lanes.Write, p.source, p.here, p.there, 0, 0, 4*slotBytes, 1).start(p.requester.channel(p.source))
+			p.until("a part in its slot", func() bool { return a.machine.moved > 0 })
+			if gone == "pin" {
+				p.source.service.pins[0].end()
+			} else if _, err := p.source.tracker.Unregister(p.there.ID()); err != nil {
+				t.Fatal(err)
+			}
+			p.until("the unpin", func() bool { return a.step == stepUnpin })
+			p.world.Link(requesterHost, sourceHost).BlackHole(silent)
+			o := p.wait(a)
+			p.world.Link(requesterHost, sourceHost).BlackHole(false)
+			f, about := fault(t, o), "region"
+			if errors.Is(f, ErrTakenBack) {
+				about = "pin"
+			}
+			if want := gone == "pin" || silent; f.Status != netproto.StatusUnknownRegion || f.Stage != delegateStage || (about == "pin") != want {
+				t.Errorf("the %s is gone, silent %t: about the %s, %v", gone, silent, about, f)
+			}
+			p.finish()
+		}
+	}
+}

@@ -26,10 +26,14 @@ const (
 	payloadsMax = 4
 )
 
+// delegateStage is the stage of a delegate's fault.
+const delegateStage = "delegate"
+
 // ErrUnpinned says that another one's end, such as a cancelled request's, has retired the stream that both shared.
 var ErrUnpinned = errors.New("the stream to which the peer's slots were pinned is gone, and they with it")
 
-// ErrTakenBack says that the source does not know the pin any more: its deadline for it passed, or it is closing.
+// ErrTakenBack says that the source does not know the pin any more: its deadline for it passed, or it is closing. Of a refused
+// delegate it says so unless the pin's end told that the pin was there, and it is the region that is gone.
 var ErrTakenBack = errors.New("the source has taken the pinned slots back")
 
 var errNoSlots = errors.New("all slots of the peer's remote staging are in use")
@@ -227,7 +231,7 @@ func (t *Transfer) delegate() {
 		offset, length := m.span(m.ordered + i)
 		t.order.Copies = append(t.order.Copies, netproto.DelegateCopy{Slot: m.slot(m.ordered + i), Offset: offset, Length: length})
 	}
-	t.question.ask(t.channel, netproto.Request{Operation: netproto.OperationDelegate, Epoch: t.Epoch}, "delegate", 0, t.Deadline, t.encoders[1])
+	t.question.ask(t.channel, netproto.Request{Operation: netproto.OperationDelegate, Epoch: t.Epoch}, delegateStage, 0, t.Deadline, t.encoders[1])
 }
 
 // move starts the payload of one part.
@@ -261,7 +265,7 @@ func (t *Transfer) partEnded(part uint64, o *lanes.Outcome) {
 		if f := faultOf(o.Err); t.strayed(f) {
 			m.strayed = true
 		} else {
-			m.fail(t.explained(f, false))
+			m.fail(t.explained(f))
 			t.cancelPayload()
 		}
 	}
@@ -281,13 +285,14 @@ func (t *Transfer) strayed(f *lanes.Fault) bool {
 	return f.Cause == lanes.Refused && f.Status == netproto.StatusUnknownRegion && t.channel.Life() != t.life
 }
 
-// explained says of a refusal of what names a pin why it is gone. A delegate may be refused for its region.
-func (t *Transfer) explained(f *lanes.Fault, delegating bool) *lanes.Fault {
+// explained says of a refusal of what names a pin why it is gone. A delegate may be refused for its region, too: the pin's end
+// tells.
+func (t *Transfer) explained(f *lanes.Fault) *lanes.Fault {
 	switch {
 	case f == nil || f.Cause != lanes.Refused || f.Status != netproto.StatusUnknownRegion:
 	case t.strayed(f):
 		return &lanes.Fault{Cause: lanes.Disconnected, Stage: f.Stage, Err: ErrUnpinned}
-	case !delegating:
+	default:
 		f.Err = ErrTakenBack
 	}
 	return f
@@ -311,16 +316,16 @@ func (t *Transfer) answered() {
 		case t.strayed(q.fault):
 			m.strayed = true
 		default:
-			m.fail(t.explained(q.fault, true))
+			m.fail(t.explained(q.fault))
 			t.cancelPayload()
 		}
 	case stepUnpin:
 		if q.fault != nil && !q.begun {
 			t.bequeath()
 		}
-		f := t.explained(q.fault, false)
-		if f != nil && f.Err == ErrTakenBack && m.fault != nil && m.fault.Cause == lanes.Refused && m.fault.Status == netproto.StatusUnknownRegion {
-			m.fault.Err = ErrTakenBack // of what was delegated: it was the pin that is gone, and not the region
+		f := t.explained(q.fault)
+		if f == nil && m.fault != nil && m.fault.Stage == delegateStage && m.fault.Err == ErrTakenBack {
+			m.fault.Err = nil // the pin was there: it is the region that is gone
 		}
 		m.unpinned(f)
 	}

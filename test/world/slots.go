@@ -100,14 +100,19 @@ func (r *run) granted(h []byte) {
 	}
 }
 
-// takenBack explains a refusal that is about slots: their source's own deadline for them has passed, or it is closing.
+// takenBack explains a refusal that is about slots: their source's own deadline for them has passed, or it is closing, or the
+// region behind them may be gone.
 func (o *op) takenBack(err error) bool {
 	if o == nil || !o.slotted || !errors.Is(err, delegate.ErrTakenBack) {
 		return false
 	}
 	l := o.remote.life
 	s := l.engine.Stats().RemoteStaging
-	return l.fenced || !l.alive() || s != nil && s.Expired > 0
+	want := netproto.RemoteRead
+	if o.write {
+		want = netproto.RemoteWrite
+	}
+	return l.fenced || !l.alive() || s != nil && s.Expired > 0 || !o.covered(o.remote, o.remoteAt(), want, o.segment.born)
 }
 
 // unpinned explains a loss of slots with their stream: another one of the engine's was ended early, and both shared it.
