@@ -155,6 +155,10 @@ func (x *session) restart() {
 	patience := lane.Policy.SourceTimeout
 	x.fresh = false
 	if x.ready && x.free() {
+		if x.service.closing { // behind an answer, or behind payload that was thrown away
+			x.stream.retire(errShutdown)
+			return
+		}
 		patience, x.fresh = dozeAfter, true
 	}
 	x.begun = false
@@ -234,12 +238,8 @@ func (x *session) flown() {
 		}
 		x.release(y)
 	}
-	switch {
-	case x.ending && !x.answer:
+	if x.ending && !x.answer {
 		x.stream.retire(errStranger)
-		return
-	case x.service.closing && x.free():
-		x.stream.retire(errShutdown)
 		return
 	}
 	x.restart()

@@ -410,3 +410,40 @@ func TestLaterFramesGiveAnAnswerNoMoreTime(t *testing.T) {
 		r.finish()
 	}
 }
+
+// A source that closes while the payload of a WRITE is on its way which it has refused takes the rest, so that its answer
+// arrives, and then ends the stream: the requester's patience with an idle stream is not waited for.
+//
+// proves G-6
+func TestAStreamThatThrowsPayloadAwayEndsBehindItWhenTheSourceCloses(t *testing.T) {
+	mappings(t)
+	r := newRig(t, 19, simkernel.WorldOptions{})
+	source := r.node(sourceHost, setup{epoch: sourceEpoch})
+	remote := source.register(4096, netproto.ReadWrite, 1)
+	w := r.greet(source)
+	source.gate.Fence()
+	payload := pattern(4096, 2)
+	must(t, w.send(append(ask(netproto.HPTCPWrite, tag, remote.ID(), 0, 4096), chunk(tag, 0, payload[:2048])...)))
+	if f := w.frame(); f.Kind != netproto.HPTCPEnd || f.Status != netproto.StatusSourceClosed {
+		t.Fatalf("got %+v, want the refusal", f)
+	}
+	r.pass(soon) // the source hears that its answer has left
+	closed := false
+	source.service.Close(func() { closed = true })
+	r.pass(soon)
+	if closed {
+		t.Fatal("the stream has ended before the payload that was on its way")
+	}
+	must(t, w.send(chunk(tag, 2048, payload[2048:])))
+	last := r.world.Now()
+	w.ends()
+	r.until("the service's end", func() bool { return closed })
+	if took := time.Duration(r.world.Now() - last); took > soon {
+		t.Errorf("the stream has ended %v behind its last byte, want at once", took)
+	}
+	if !remote.holds(1) {
+		t.Error("a refused request has changed a range")
+	}
+	w.close()
+	r.finish()
+}
