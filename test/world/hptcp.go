@@ -51,7 +51,7 @@ func (l *life) opted(name int) bool { return l.hurried() && name%closedEvery != 
 func (o *op) overHPTCP(q faults.Request, request *orbitte.Request) {
 	own := o.segment.peer == o.segment.life
 	request.Transport, request.Atomic = orbitte.TransportHPTCP, q.Atomic != 0
-	o.fast, o.direct = q.Length > 0 && !own, q.Atomic == 0
+	o.lined, o.fast, o.direct = !own, q.Length > 0 && !own, q.Atomic == 0
 	if q.Page == 0 || own || q.Length/q.Page == 0 || q.Length/q.Page > pagesMax {
 		return
 	}
@@ -221,7 +221,7 @@ func (s *submission) spoil() {
 		s.life.spoiled = map[*life]bool{}
 	}
 	for _, o := range s.ops {
-		if o.fast {
+		if o.lined {
 			s.life.spoiled[o.segment.peer] = true
 		}
 	}
