@@ -23,7 +23,7 @@ func (r *run) kill(a faults.Action) string {
 		return absent
 	}
 	r.received(l, l.engine.ReceiveNotifications()) // what was in the inbox was delivered
-	l.killed = true
+	l.killed, l.died = true, r.net.Now()
 	l.killNative()
 	l.process.Kill()
 	l.task.Remove()

@@ -176,8 +176,10 @@ func (r *run) giveBack(l *life) {
 }
 
 // bury ends the engine of a killed process, so that its memory can be told from what is lost: its kernel says
-// that everything outstanding has failed. Nothing that the engine does now is seen by anybody.
+// that everything outstanding has failed. Nothing that the engine does now is seen by anybody. Its clock goes on from where
+// it was killed: what was to be proven within a time has had none of it since.
 func (r *run) bury(l *life) {
+	l.skew = time.Duration(l.died - r.net.Now())
 	for _, d := range l.doors {
 		d.ghost = true
 	}

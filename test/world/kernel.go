@@ -70,7 +70,7 @@ func (d *door) haunt(out []reactor.Completion, until reactor.Instant) int {
 }
 
 // Now (reactor.Clock).
-func (d *door) Now() reactor.Instant { return d.Kernel.Now().After(d.life.skew) }
+func (d *door) Now() reactor.Instant { return d.Kernel.Now() + reactor.Instant(d.life.skew) }
 
 // abandoned unwinds a waiting call whose process was killed.
 type abandoned struct{}

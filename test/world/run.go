@@ -118,7 +118,8 @@ type life struct {
 	stopped      bool
 	closed       bool
 	killed       bool
-	skew         time.Duration // how far a ghost's clock has run ahead, on all its lanes
+	died         reactor.Instant // when it was killed
+	skew         time.Duration   // how far a ghost's clock is ahead, on all its lanes; behind, from its burial on
 	steps        int
 	rested       bool // true exactly when its last step did nothing
 	serving      serving
