@@ -167,6 +167,11 @@ func (e *Error) receipt() (advice, bool) {
 			"the source took the pinned slots of the request back, or its region is gone; the effects are in the report",
 			"refresh the segment; ask for less at a time, or raise Config.SourceTimeout at the peer; mind a remote effect that is unknown",
 		}, true
+	case errors.Is(e.Cause, delegate.ErrOccupied):
+		return advice{
+			"the range was in use at the source until the source's own deadline for copying it; the effects are in the report",
+			"let the requests that use the range end first, or raise Config.SourceTimeout at the peer; mind a remote effect that is unknown",
+		}, true
 	case errors.As(e.Cause, &late):
 		return advice{
 			"the source took the grants of the request back when its own deadline for them passed; the effects are in the report",

@@ -13,6 +13,7 @@ import (
 
 	"github.com/orbitte/orbitte/budgets"
 	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/lanes/delegate"
 	"github.com/orbitte/orbitte/lanes/rdma"
 	"github.com/orbitte/orbitte/netproto"
 	"github.com/orbitte/orbitte/reactor/simkernel"
@@ -324,6 +325,7 @@ func TestWhatASourceOverRDMASaysIsToldAsWhatItIs(t *testing.T) {
 		"source's deadline": {&lanes.Fault{Cause: lanes.Deadline, Stage: rdma.ReceiptStage, Err: &rdma.SourceDeadlineError{}}, ErrDeadline, "effects are in the report", "SourceTimeout at the peer"},
 		"source's device":   {refused(netproto.StatusNativeError, rdma.ReceiptStage, nil), ErrPeer, "effects are in the report", "its RDMA devices"},
 		"before any grant":  {refused(netproto.StatusNativeError, "RDMA grant", nil), ErrPeer, "no byte was committed", "log"},
+		"occupied range":    {refused(netproto.StatusInternalError, "unpin", delegate.ErrOccupied), ErrDeadline, "effects are in the report", "SourceTimeout at the peer"},
 		"own queue":         {&lanes.Fault{Cause: lanes.Exhausted, Stage: "RDMA connection", Err: &budgets.Exhausted{Budget: "RDMA completion entries, lane 0, mlx5_0", Unit: "queue pairs", Asked: 1, Used: 4, Limit: 4}}, ErrExhausted, "nothing was posted", "RDMA.Limits.CompletionEntries"},
 		"cache misses":      {refused(netproto.StatusCacheMiss, "RDMA grant", &rdma.MissError{Times: 3}), ErrExhausted, "no byte was moved", "RDMA.Limits.Endpoints at the peer"},
 	} {

@@ -156,6 +156,8 @@ func classOf(err error) error {
 		return ErrUnavailable
 	case errors.Is(err, delegate.ErrTakenBack):
 		return ErrPeer
+	case errors.Is(err, delegate.ErrOccupied):
+		return ErrDeadline
 	case errors.As(err, &fault):
 		return classOfFault(fault)
 	case classOfCUDA(err) != nil:

@@ -548,3 +548,26 @@ func TestARefusedDelegateIsAboutTheRegionOnlyWhenThePinWasThere(t *testing.T) {
 		}
 	}
 }
+
+// A copy that finds its range in use until the source's deadline does not begin, and the requester is told why: others have
+// the range, and nothing has failed (seeds 28616, 29536).
+//
+// proves C-8, M-9
+func TestARangeInUseUntilTheSourcesDeadlineIsSaidToBe(t *testing.T) {
+	eachWay(t, func(t *testing.T, pair pairMaker) {
+		for _, d := range []lanes.Direction{lanes.Read, lanes.Write} {
+			p := pair(t, setup{sourceTimeout: 100 * time.Millisecond}, setup{}, 4*slotBytes)
+			held, err := p.there.Lease(0, 1, segments.Exclusive)
+			if err != nil {
+				t.Fatal(err)
+			}
+			began := p.world.Now()
+			o := p.wait(p.requester.ask(d, p.source, p.here, p.there, 0, 0, slotBytes, 1).start(p.requester.channel(p.source)))
+			if !errors.Is(o.Err, ErrOccupied) || !o.Drained || p.world.Now() < began.After(100*time.Millisecond) {
+				t.Errorf("%v after %v: %+v", d, time.Duration(p.world.Now()-began), o)
+			}
+			held.Return()
+			p.finish()
+		}
+	})
+}

@@ -42,6 +42,10 @@ func (x *slot) begin(c netproto.DelegateCopy) {
 	x.reach()
 }
 
+// statusOccupied is what a requester hears of a copy that found its range in use until the source's deadline. Nothing else about
+// slots is answered so, but for grants whose deadline at the source has passed as well.
+const statusOccupied = netproto.StatusInternalError
+
 // reach leases the device range, or looks again while another access has it, until the source's deadline.
 func (x *slot) reach() {
 	lane, access := x.pin.service.lane, segments.Shared
@@ -55,7 +59,7 @@ func (x *slot) reach() {
 		return
 	}
 	if lane.Now() >= x.by {
-		x.over(netproto.StatusInternalError, true)
+		x.over(statusOccupied, true)
 		return
 	}
 	lane.Counts.ConflictRetries.Add(1)

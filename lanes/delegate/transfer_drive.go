@@ -36,6 +36,10 @@ var ErrUnpinned = errors.New("the stream to which the peer's slots were pinned i
 // delegate it says so unless the pin's end told that the pin was there, and it is the region that is gone.
 var ErrTakenBack = errors.New("the source has taken the pinned slots back")
 
+// ErrOccupied says that a copy at the source did not begin: others used its range, or the source itself did, until the source's
+// deadline for the copy.
+var ErrOccupied = errors.New("the range was in use at the source until its own deadline for the copy")
+
 var errNoSlots = errors.New("all slots of the peer's remote staging are in use")
 
 // Transfer is one READ or WRITE that directs the peer's staging, at the requester. Its owner fills the exported fields,
@@ -285,10 +289,12 @@ func (t *Transfer) strayed(f *lanes.Fault) bool {
 	return f.Cause == lanes.Refused && f.Status == netproto.StatusUnknownRegion && t.channel.Life() != t.life
 }
 
-// explained says of a refusal of what names a pin why it is gone. A delegate may be refused for its region, too: the pin's end
-// tells.
+// explained says of a refusal of what names a pin why it is gone, or why a copy behind it failed. A delegate may be refused for
+// its region, too: the pin's end tells.
 func (t *Transfer) explained(f *lanes.Fault) *lanes.Fault {
 	switch {
+	case f != nil && f.Cause == lanes.Refused && f.Status == statusOccupied:
+		f.Err = ErrOccupied
 	case f == nil || f.Cause != lanes.Refused || f.Status != netproto.StatusUnknownRegion:
 	case t.strayed(f):
 		return &lanes.Fault{Cause: lanes.Disconnected, Stage: f.Stage, Err: ErrUnpinned}

@@ -9,6 +9,7 @@ import (
 	"github.com/orbitte/orbitte"
 	"github.com/orbitte/orbitte/budgets"
 	"github.com/orbitte/orbitte/lanes"
+	"github.com/orbitte/orbitte/lanes/delegate"
 	"github.com/orbitte/orbitte/netproto"
 	"github.com/orbitte/orbitte/segments"
 )
@@ -278,6 +279,8 @@ func (r *run) unfounded(s *submission, err error) {
 		r.violate(OracleError, "%v: what fits was refused: %v", s.life, err)
 	case errors.As(err, &fault) && fault.Cause == lanes.Refused && fault.Status == netproto.StatusExhausted && !s.failedOp(err).overRDMA() && !s.failedOp(err).sourceFailed():
 		r.violate(OracleError, "%v: a source refused a payload that its limits admit: %v", s.life, err)
+	case errors.Is(err, delegate.ErrOccupied) && s.failedOp(err).early(r.net.Now()):
+		r.violate(OracleError, "%v: a source's own deadline is said to have passed, and has not: %v", s.life, err)
 	}
 }
 

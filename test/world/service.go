@@ -240,11 +240,7 @@ func (r *run) servedInTime(l *life, stats orbitte.Stats) {
 		}
 		return
 	}
-	patience := l.slot.config.Duration(faults.SourceTimeout)
-	if patience == 0 {
-		patience = sourceTimeoutDefault
-	}
-	if late := time.Duration(now-l.serving.since) - patience - grace; late > 0 && (l.rested || l.steps-l.serving.steps > graceSteps) {
+	if late := time.Duration(now-l.serving.since) - l.sourceTimeout() - grace; late > 0 && (l.rested || l.steps-l.serving.steps > graceSteps) {
 		if l.serving.lates++; l.serving.lates < 3 {
 			return
 		}
@@ -254,6 +250,14 @@ func (r *run) servedInTime(l *life, stats orbitte.Stats) {
 
 // sourceTimeoutDefault is the engine's own, when the script sets none.
 const sourceTimeoutDefault = 5 * time.Second
+
+// sourceTimeout is the life's own deadline for what peers ask of it.
+func (l *life) sourceTimeout() time.Duration {
+	if d := l.slot.config.Duration(faults.SourceTimeout); d > 0 {
+		return d
+	}
+	return sourceTimeoutDefault
+}
 
 // registerBadBatch registers ranges of which the last one leaves its memory object: the batch is refused as a whole.
 func (r *run) registerBadBatch(a faults.Action) string {

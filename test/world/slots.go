@@ -8,6 +8,7 @@ import (
 	"github.com/orbitte/orbitte"
 	"github.com/orbitte/orbitte/lanes/delegate"
 	"github.com/orbitte/orbitte/netproto"
+	"github.com/orbitte/orbitte/reactor"
 	"github.com/orbitte/orbitte/test/faults"
 )
 
@@ -113,6 +114,11 @@ func (o *op) takenBack(err error) bool {
 		want = netproto.RemoteWrite
 	}
 	return l.fenced || !l.alive() || s != nil && s.Expired > 0 || !o.covered(o.remote, o.remoteAt(), want, o.segment.born)
+}
+
+// early is true exactly when the deadline that the op's source has for it cannot have passed.
+func (o *op) early(now reactor.Instant) bool {
+	return o == nil || now < o.submission.started.After(o.remote.life.sourceTimeout())
 }
 
 // unpinned explains a loss of slots with their stream: another one of the engine's was ended early, and both shared it.
