@@ -72,6 +72,73 @@ func TestAGrantOnAGPUEndsWithItsReceiptAndTheRequestersWord(t *testing.T) {
 	e.finishGPUs()
 }
 
+// When the requester's word does not come behind the receipts, as when what has its stream waits for the very range, the grant
+// ends without it, visibly, and the range is given back. DONE is a success afterwards; without one the source's deadline ends
+// the parent.
+//
+// proves C-7, R-9
+func TestAGrantOnAGPUWhoseReceiptIsHereDoesNotKeepItsRangeForTheRequestersWord(t *testing.T) {
+	for _, tells := range []bool{true, false} {
+		e := newGPUEnds(t, Polling)
+		remote := e.memory(e.to, 64<<10, netproto.ReadWrite, 1)
+		flushes := 0
+		e.gpus[e.to].flushing = func() {
+			if flushes++; remote.backing.Quiet() {
+				t.Error("the range is given back before the flush")
+			}
+		}
+		h := e.regionHand(lanes.Write)
+		equal(t, "grant", h.askRegion(remote.ID(), 4096, 4096, netproto.ProfileRegion), netproto.StatusSuccess)
+		equal(t, "payload", h.payload(h.c, verbs.Write, 0, 0, 64), verbs.WorkSuccess)
+		domains := e.to.native.Live().Domains
+		equal(t, "binding", h.plain(nil), verbs.WorkSuccess)
+		e.pass(wordPatience - 10*time.Millisecond)
+		if e.to.native.Live().Domains != domains || remote.backing.Quiet() {
+			t.Error("the grant has ended while a lost acknowledgement may be asked for again")
+		}
+		e.pass(20 * time.Millisecond)
+		if n := e.to.native.Live().Domains; n != domains-1 || !remote.backing.Quiet() || flushes != 1 {
+			t.Errorf("%d domains, before %d; leases are free: %v; %d flushes", n, domains, remote.backing.Quiet(), flushes)
+		}
+		if failed := e.to.transport.counts.failed.Load(); failed != 0 {
+			t.Errorf("%d connections count as failed", failed)
+		}
+		if tells {
+			equal(t, "DONE", h.tell(netproto.OperationRDMADone), netproto.StatusSuccess)
+		}
+		e.idle()
+		if status := h.payload(h.c, verbs.Write, 0, 64, 64); status == verbs.WorkSuccess {
+			t.Error("a key that has ended was taken")
+		}
+		h.leave()
+		e.finishGPUs()
+	}
+}
+
+// A grant that ends without its requester's word gives nothing back that is not proven visible: DONE hears so.
+//
+// proves C-7, G-9
+func TestAGrantOnAGPUThatEndsUnprovenKeepsItsRange(t *testing.T) {
+	e := newGPUEnds(t, Polling)
+	remote := e.memory(e.to, 64<<10, netproto.ReadWrite, 1)
+	h := e.regionHand(lanes.Write)
+	equal(t, "grant", h.askRegion(remote.ID(), 4096, 4096, netproto.ProfileRegion), netproto.StatusSuccess)
+	e.gpus[e.to].driver.Plan(simcuda.Fault{Kind: simcuda.FailCall, Call: simcuda.CallFlush})
+	equal(t, "binding", h.plain(nil), verbs.WorkSuccess)
+	e.pass(wordPatience + 10*time.Millisecond)
+	if struck, _ := e.gpus[e.to].driver.Struck(); struck != 1 || remote.backing.Quiet() {
+		t.Errorf("%d flushes failed; leases are free: %v", struck, remote.backing.Quiet())
+	}
+	equal(t, "DONE", h.tell(netproto.OperationRDMADone), netproto.StatusNativeError)
+	if n := len(e.to.transport.Residues()); n != 1 || remote.backing.Quiet() {
+		t.Errorf("%d grants are retained, want 1; leases are free: %v", n, remote.backing.Quiet())
+	}
+	h.leave()
+	e.retire()
+	e.to.registers = nil // a grant that is retained uses its memory's registration for good
+	e.close()
+}
+
 // A region's key works in its direction, inside its range and over its own pair only, and not after its end.
 //
 // proves C-7, M-8

@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"errors"
+	"time"
 
 	"github.com/orbitte/orbitte/netproto"
 	"github.com/orbitte/orbitte/reactor"
@@ -14,16 +15,43 @@ import (
 //
 //	stocking ──regions (cold loop)──▶ granted ──receipts and DONE, or a failure──▶ torn ──every connection gone──▶
 //	  (flushing) ──▶ down: visible, or not proven
+//	granted ──receipts, and no DONE for wordPatience──▶ torn ──▶ down, range given back ──DONE──▶ ended
 type directGrant struct {
 	errand  errand
 	err     error
-	torn    bool // true exactly from the moment on when the connections are being ended
-	out     bool // true exactly when a requester may know a key
-	down    bool // true exactly when that is over, and the writes are visible
-	closing int  // connections whose end is not told
+	torn    bool            // true exactly from the moment on when the connections are being ended
+	out     bool            // true exactly when a requester may know a key
+	down    bool            // true exactly when that is over, and the writes are visible
+	closing int             // connections whose end is not told
+	patient reactor.Instant // until when the requester's word is waited for once all receipts are here; 0: they are not
 }
 
-func (d *directGrant) reset() { d.err, d.torn, d.out, d.down, d.closing = nil, false, false, false, 0 }
+func (d *directGrant) reset() {
+	d.err, d.torn, d.out, d.down, d.closing, d.patient = nil, false, false, false, 0, 0
+}
+
+// wordPatience is how long grants whose receipts are all here wait for the requester's DONE before they end without it: longer
+// than a device tries again for an acknowledgement that was lost (pairTimeout, pairRetries), for which the pair must be there.
+const wordPatience = time.Second
+
+// linger ends grants whose receipts are all here and whose requester's word does not come, and gives their range back: what has
+// the requester's stream may wait for just that range. DONE is still waited for, and answered.
+func (p *parent) linger() {
+	d, lane := &p.straight, p.source.rails.lane
+	if p.machine.stage != parentGranted || !p.direct() || !p.machine.all(childReceived) {
+		return
+	}
+	switch now := lane.Now(); {
+	case d.down && !p.machine.unproven && p.lease.Held():
+		p.lease.Return() // proof: every pair, region and domain is gone, and what was written is visible
+	case d.torn:
+	case d.patient == 0:
+		d.patient = now.After(wordPatience)
+		lane.Arm(&p.retry, d.patient, (*parentRetry)(p))
+	case now >= d.patient:
+		p.tearDown()
+	}
+}
 
 // profile is how the grants of a parent end: by windows, or by regions of their own.
 func (p *parent) profile() netproto.GrantProfile {
@@ -114,7 +142,7 @@ func (p *parent) tearDown() {
 		l.c.onEnd(p.linkEnded)
 		switch {
 		case l.dead: // Quiet gives its hold back, or has
-		case p.machine.stage == parentCommit:
+		case p.machine.stage != parentRevoking:
 			p.source.rails.store.Retire(l.c.array)
 			l.hold.Release()
 		default:

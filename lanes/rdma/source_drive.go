@@ -395,6 +395,7 @@ func (p *parent) step() {
 			p.through()
 		}
 		if m.stage != parentGranted || !m.complete() {
+			p.linger()
 			break
 		}
 		m.stage, p.copied = parentCommit, 0
