@@ -334,7 +334,11 @@ func (r *rig) finish() {
 		}
 	}
 	if h := r.Harness; h.Descriptors != nil && !r.Failed() {
-		if after := h.Descriptors(); after != r.before {
+		after := h.Descriptors()
+		for end := time.Now().Add(descriptorsSettle); after != r.before && time.Now().Before(end); after = h.Descriptors() {
+			time.Sleep(time.Millisecond)
+		}
+		if after != r.before {
 			r.Errorf("%d descriptors were open before the test, %d after it", r.before, after)
 		}
 	}
