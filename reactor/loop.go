@@ -121,6 +121,7 @@ type Loop struct {
 	seated  bool   // true exactly while the loop counts as spinning; the own thread's
 	moved   int    // bytes that the last turn's completions moved
 	shown   uint64 // turn of the last look at the kernel's counters
+	hidden  bool   // true exactly when the last turn found work, which they do not show yet
 	queues  []Queue
 	first   int  // queue that the last turn began with
 	brief   bool // true exactly when the last Poll was until Brief
@@ -302,7 +303,17 @@ func (l *Loop) turn(until Instant) bool {
 	if !worked && !blocking {
 		l.counts.spins.add(1)
 	}
+	l.reveal(worked)
 	return worked
+}
+
+// reveal shows the kernel's counters in the first turn that finds nothing after work: a loop that spins has time for it then.
+func (l *Loop) reveal(worked bool) {
+	if l.hidden && !worked {
+		l.shown = l.counts.turns.get()
+		l.counts.show(l.kernel.Counters())
+	}
+	l.hidden = worked
 }
 
 // poll asks the kernel for completions and says whether it was allowed to block.

@@ -358,6 +358,20 @@ func TestStopBeforeRunAndStatsWhileRunning(t *testing.T) {
 	}
 }
 
+// A loop that spins shows what its kernel did as soon as it has nothing to do, not when it has spun for long.
+func TestCountersAreShownWhenTheWorkIsDone(t *testing.T) {
+	k := newFakeKernel()
+	k.echo = true
+	l := NewLoop(k, Options{Mode: Manual})
+	l.Submit(Operation{Kind: Receive}, handlerFunc(func(Event) {}))
+	if !l.Turn(Past) || l.Turn(Past) {
+		t.Fatal("not one turn with work and one without")
+	}
+	if s, polls := l.Stats(), uint64(k.polls.Load()); s.Counters.Crossings != polls {
+		t.Errorf("%d crossings shown of %d", s.Counters.Crossings, polls)
+	}
+}
+
 // proves L-6: a turn with completions, submissions, cancellations, timers and letters allocates
 // nothing once the tables have grown.
 func TestSteadyStateAllocatesNothing(t *testing.T) {
