@@ -3,7 +3,10 @@ package kerneltest
 import (
 	"net/netip"
 	"os"
+	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -24,9 +27,9 @@ type Harness struct {
 	Foreign func() (d reactor.Descriptor, signal func(), end func(), err error)
 	// Concurrent says that a loop over such a kernel may run on a goroutine of its own.
 	Concurrent bool
-	// Descriptors counts what the process has open. When it is set, each test ends with as many as it
+	// Descriptors lists what the process has open, sorted. When it is set, each test ends with what it
 	// began with.
-	Descriptors func() int
+	Descriptors func() []string
 	// IPv4 and IPv6 are addresses the process can listen on; an invalid one is not tested.
 	IPv4, IPv6 netip.Addr
 }
@@ -55,17 +58,23 @@ func Real(open func() (reactor.Kernel, error)) Harness {
 	return h
 }
 
-// descriptorsSettle is how long descriptors may differ from what they were before a test: the runtime opens some for a moment,
-// and what a test has left open stays.
-const descriptorsSettle = 2 * time.Second
-
-// openDescriptors counts the process's descriptors, the one it needs for looking included.
-func openDescriptors() int {
-	entries, err := os.ReadDir("/proc/self/fd")
+// openDescriptors lists what the process's descriptors are of, sorted. Files of the system are left out: the runtime opens some
+// for a moment, this function one, and a kernel none.
+func openDescriptors() (open []string) {
+	const folder = "/proc/self/fd"
+	entries, err := os.ReadDir(folder)
 	if err != nil {
-		return 0
+		return nil
 	}
-	return len(entries)
+	for _, entry := range entries {
+		of, err := os.Readlink(filepath.Join(folder, entry.Name()))
+		if err != nil || strings.HasPrefix(of, "/proc/") || strings.HasPrefix(of, "/sys/") || strings.HasPrefix(of, "/etc/") {
+			continue // gone meanwhile, or a file of the system
+		}
+		open = append(open, of)
+	}
+	slices.Sort(open)
+	return open
 }
 
 // foreignPipe offers the reading end of a pipe.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -22,7 +23,7 @@ type rig struct {
 	last        reactor.Ticket
 	out         []reactor.Completion
 	lent        [][]byte
-	before      int // descriptors open when the test began
+	before      []string // descriptors open when the test began
 }
 
 type ownedDescriptor struct {
@@ -334,12 +335,8 @@ func (r *rig) finish() {
 		}
 	}
 	if h := r.Harness; h.Descriptors != nil && !r.Failed() {
-		after := h.Descriptors()
-		for end := time.Now().Add(descriptorsSettle); after != r.before && time.Now().Before(end); after = h.Descriptors() {
-			time.Sleep(time.Millisecond)
-		}
-		if after != r.before {
-			r.Errorf("%d descriptors were open before the test, %d after it", r.before, after)
+		if after := h.Descriptors(); !slices.Equal(after, r.before) {
+			r.Errorf("other descriptors are open after the test, %v, than before it, %v", after, r.before)
 		}
 	}
 	if r.Failed() {
