@@ -198,15 +198,18 @@ func (c *Config) complete() error {
 		name     string
 		value    *time.Duration
 		standard time.Duration
-		most     time.Duration
+		most     time.Duration // 0: there is no limit
 	}{
-		{"RequestTimeout", &c.RequestTimeout, 30 * time.Second, math.MaxInt64}, {"SourceTimeout", &c.SourceTimeout, 5 * time.Second, 300 * time.Second},
-		{"IdleTimeout", &c.IdleTimeout, 2 * time.Minute, math.MaxInt64}, {"QuiesceTimeout", &c.QuiesceTimeout, 5 * time.Second, math.MaxInt64},
+		{"RequestTimeout", &c.RequestTimeout, 30 * time.Second, 0}, {"SourceTimeout", &c.SourceTimeout, 5 * time.Second, 300 * time.Second},
+		{"IdleTimeout", &c.IdleTimeout, 2 * time.Minute, 0}, {"QuiesceTimeout", &c.QuiesceTimeout, 5 * time.Second, 0},
 		{"KeepaliveIdle", &c.KeepaliveIdle, 15 * time.Second, keepaliveMax}, {"KeepaliveInterval", &c.KeepaliveInterval, 5 * time.Second, keepaliveMax},
 		{"UserTimeout", &c.UserTimeout, 30 * time.Second, userTimeoutMax}, {"Spin", &c.Spin, 50 * time.Microsecond, time.Minute},
 	} {
-		if *d.value < 0 || *d.value > d.most {
-			return invalid("Config.%s is %v; it must not be negative, nor more than %v", d.name, *d.value, d.most)
+		if *d.value < 0 {
+			return invalid("Config.%s is %v; it must not be negative", d.name, *d.value)
+		}
+		if d.most > 0 && *d.value > d.most {
+			return invalid("Config.%s is %v; it must be at most %v", d.name, *d.value, d.most)
 		}
 		if *d.value == 0 {
 			*d.value = d.standard
@@ -214,7 +217,7 @@ func (c *Config) complete() error {
 	}
 	set(&c.KeepaliveCount, 3)
 	if c.KeepaliveCount < 0 || c.KeepaliveCount > keepaliveCountMax {
-		return invalid("Config.KeepaliveCount is %d; it must not be negative, nor more than %d", c.KeepaliveCount, keepaliveCountMax)
+		return invalid("Config.KeepaliveCount is %d; it must be 0 (3) to %d", c.KeepaliveCount, keepaliveCountMax)
 	}
 	for _, n := range []struct {
 		name      string
