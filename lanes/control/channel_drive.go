@@ -335,8 +335,9 @@ func (c *Channel) Active() Work {
 
 // Follow lets work post its request right behind the active exchange, which has nothing more to send: the
 // source then finds it as soon as it has answered, and no round trip is spent idle. Its Begin is called
-// now, its Posted when the request has left, its Sent once the stream is its own. False when that is not to be had, as when somebody else waits
-// for the stream; then nothing was done. If the stream is lost, Failed comes to the follower first.
+// now, its Posted when the request has left, its Sent once the stream is its own. False when that is not to be
+// had, as when somebody else waits for the stream; then nothing was done. If the stream is lost, Failed comes to
+// the follower first.
 func (c *Channel) Follow(x *Exchange, work Follower, deadline reactor.Instant) bool {
 	alone := c.active != nil && c.head == nil && c.follower == nil && c.convoy.n == 0 && c.closed == nil
 	if !alone || c.stream.ending != nil || c.stream.out.ticket != 0 || deadline <= c.pool.lane.Now() {

@@ -88,7 +88,7 @@ type Stream struct {
 	held       int            // bytes in it that are not with the system
 	extra      int            // bytes of the Send under way that are SendSoon's
 	behind     [2][]byte      // of a Send that waits for those
-	telling    bool           // true exactly inside Complete and Expire
+	telling    bool           // true exactly while the user is told something, or resumed: inside Complete, Expire and resume
 	soon       reactor.Timer  // armed while something is due outside of them
 }
 
@@ -211,7 +211,8 @@ func (s *Stream) resume(r Resumer) {
 	s.tell()
 }
 
-// tell hands over what was there when it was asked for.
+// tell hands over what was there when it was asked for, and ends the telling: what SendSoon was given goes alone if nothing took
+// it along.
 func (s *Stream) tell() {
 	for s.due && s.ending == nil {
 		s.due = false

@@ -32,7 +32,7 @@ const (
 	Other
 )
 
-var reasonNames = [...]string{"", "sysctl", "seccomp", "not implemented", "memory", "descriptors", "old kernel", "other"}
+var reasonNames = [...]string{"", "sysctl", "seccomp", "absent", "memory", "descriptors", "old kernel", "other"}
 
 func (r Reason) String() string {
 	if int(r) < len(reasonNames) && r > 0 {
