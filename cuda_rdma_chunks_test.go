@@ -286,6 +286,14 @@ func TestRequestsOverTCPAndRDMAShareATinyPoolWithoutDeadlock(t *testing.T) {
 	}
 }
 
+// oneChunkSide is a side with one chunk of 61 bytes for each of requester and source, and up to four slots; timeout 0: the default.
+func oneChunkSide(random *rand.Rand, timeout time.Duration) gpuSide {
+	return slottedSide(true, 1+random.IntN(4), func(c *Config) {
+		c.Limits = Limits{StagingChunkBytes: 61, PinnedStagingBytes: 2 * 61, SourceHandlers: 4, SourceQueue: 16}
+		c.SourceTimeout = timeout
+	})
+}
+
 // Grants over one stream are answered in the order in which they were asked for, so they take the source's chunks in that
 // order, too: whoever asked later would keep a chunk with an answer that waits for one which needs the chunk. Transfers in
 // parts, with remote slots, and over TCP share one chunk on each side, and each of them moves its bytes at once.
@@ -295,11 +303,7 @@ func TestOneChunkServesAllThatAskOverOneStream(t *testing.T) {
 	const most = 600
 	for seed := range uint64(80) {
 		random := rand.New(rand.NewPCG(seed, 61))
-		side := func() gpuSide {
-			return slottedSide(true, 1+random.IntN(4), func(c *Config) {
-				c.Limits = Limits{StagingChunkBytes: 61, PinnedStagingBytes: 2 * 61, SourceHandlers: 4, SourceQueue: 16}
-			})
-		}
+		side := func() gpuSide { return oneChunkSide(random, 0) }
 		p := newGPUPair(t, seed, 8*most, side(), side())
 		put(t, p.sourceDriver, p.remote, 1)
 		put(t, p.requesterDriver, p.local, 2)
@@ -347,12 +351,7 @@ func TestATransferThatEndsEarlyKeepsNoChunkFromOthers(t *testing.T) {
 	const most = 600
 	for seed := range uint64(120) {
 		random := rand.New(rand.NewPCG(seed, 62))
-		side := func() gpuSide {
-			return slottedSide(true, 1+random.IntN(4), func(c *Config) {
-				c.Limits = Limits{StagingChunkBytes: 61, PinnedStagingBytes: 2 * 61, SourceHandlers: 4, SourceQueue: 16}
-				c.SourceTimeout = time.Minute
-			})
-		}
+		side := func() gpuSide { return oneChunkSide(random, time.Minute) }
 		p := newGPUPair(t, seed, 6*most, side(), side())
 		began := p.Now()
 		var asked []string

@@ -106,6 +106,30 @@ func keptChunk(t *testing.T, name string) {
 	}
 }
 
+// chunkedRequester is an engine with memory on a GPU, three chunks of that many bytes, and a WRITE of all of the memory over RDMA
+// to the host memory of another engine.
+func chunkedRequester(t *testing.T, s *rdmaSim, size int, chunk uint64) (*Engine, *Memory, *Registration, *Segment, []Request) {
+	source := s.rdmaEngine(s.native("source", hostA), hostA, Config{})
+	remote := allocated(t, size)
+	registered(t, source, remote, ReadWrite)
+	n := s.native("requester", hostB)
+	c := newCUDASimOn(s.sim)
+	driver := c.driver("requester", s.processes["requester"], hostB, simcuda.Options{})
+	c.deliberate[driver] = true
+	config := chunked(chunk, 3)
+	config.CUDA = driver
+	e, err := Open(s.rdmaConfig(n, hostB, config))
+	must(t, err)
+	s.drive(e)
+	m, err := AllocateDevice(driver, 0, size)
+	must(t, err)
+	r, err := e.Register(m, 0, uint64(size), LocalOnly)
+	must(t, err)
+	segment, err := e.OpenSegment(soon(t), source.Endpoint(), source.Epoch())
+	must(t, err)
+	return e, m, r, segment, []Request{{Operation: Write, Transport: TransportRDMA, Segment: segment, Local: m.Address(), Remote: remote.Address(), Length: uint64(size)}}
+}
+
 // A chunk whose registration a device refuses to take back stays when the engine is closed, and only that one.
 //
 // proves C-4, G-9, R-18
@@ -114,25 +138,8 @@ func TestAChunkWhoseRegistrationIsRefusedItsEndIsKept(t *testing.T) {
 	s := newRDMASim(t, 146, simverbs.Hardware)
 	keepsOnPurpose(t, 1)
 	s.deliberate["requester"] = true
-	c := newCUDASimOn(s.sim)
-	source := s.rdmaEngine(s.native("source", hostA), hostA, Config{})
-	remote := allocated(t, size)
-	registered(t, source, remote, ReadWrite)
-	n := s.native("requester", hostB)
-	driver := c.driver("requester", s.processes["requester"], hostB, simcuda.Options{})
-	c.deliberate[driver] = true
-	config := chunked(4096, 3)
-	config.CUDA = driver
-	e, err := Open(s.rdmaConfig(n, hostB, config))
-	must(t, err)
-	s.drive(e)
-	m, err := AllocateDevice(driver, 0, size)
-	must(t, err)
-	r, err := e.Register(m, 0, size, LocalOnly)
-	must(t, err)
-	segment, err := e.OpenSegment(soon(t), source.Endpoint(), source.Epoch())
-	must(t, err)
-	_, err = e.SubmitAndWait(soon(t), []Request{{Operation: Write, Transport: TransportRDMA, Segment: segment, Local: m.Address(), Remote: remote.Address(), Length: size}})
+	e, m, r, segment, write := chunkedRequester(t, s, size, 4096)
+	_, err := e.SubmitAndWait(soon(t), write)
 	must(t, err)
 	must(t, e.CloseSegment(soon(t), segment))
 	must(t, e.Unregister(soon(t), r))
@@ -153,32 +160,14 @@ func TestAChunkWhoseRegistrationIsStuckIsKeptAndNoOtherIsMade(t *testing.T) {
 	s := newRDMASim(t, 147, simverbs.Hardware)
 	keepsOnPurpose(t, 1)
 	s.deliberate["requester"] = true
-	source := s.rdmaEngine(s.native("source", hostA), hostA, Config{})
-	remote := allocated(t, size)
-	registered(t, source, remote, ReadWrite)
-	n := s.native("requester", hostB)
-	c := newCUDASimOn(s.sim)
-	driver := c.driver("requester", s.processes["requester"], hostB, simcuda.Options{})
-	c.deliberate[driver] = true
-	config := chunked(size, 3)
-	config.CUDA = driver
-	e, err := Open(s.rdmaConfig(n, hostB, config))
-	must(t, err)
-	s.drive(e)
-	m, err := AllocateDevice(driver, 0, size)
-	must(t, err)
-	r, err := e.Register(m, 0, size, LocalOnly)
-	must(t, err)
-	segment, err := e.OpenSegment(soon(t), source.Endpoint(), source.Epoch())
-	must(t, err)
-	request := []Request{{Operation: Write, Transport: TransportRDMA, Segment: segment, Local: m.Address(), Remote: remote.Address(), Length: size}}
+	e, m, r, segment, request := chunkedRequester(t, s, size, size)
 	regions := func() int64 { return gauge(t, e, "RDMA regions of pinned chunks, lane 0").Used }
 	s.fabric.Plan(simverbs.Fault{Kind: simverbs.FailCall, Call: simverbs.CallDeregister, Process: "requester", Errno: syscall.EBUSY})
 	for i := range 8 { // behind the messages of both devices and the first chunk
 		s.fabric.Plan(simverbs.Fault{Kind: simverbs.FailCall, Call: simverbs.CallRegister, Process: "requester", Index: 3 + i, Errno: syscall.ENOMEM})
 	}
 	for range 3 {
-		_, err = e.SubmitAndWait(soon(t), request)
+		_, err := e.SubmitAndWait(soon(t), request)
 		if err == nil || regions() != 1 {
 			t.Errorf("%v, and %d regions of chunks", err, regions())
 		}

@@ -44,6 +44,21 @@ func (s *sendings) said(t *testing.T, want ...int) {
 // spacious lets a socket take whatever a test sends in one go.
 var spacious = simkernel.WorldOptions{Buffer: 16 << 20}
 
+// eachSize runs a test for payloads of each size, staged and direct, on a rig of its own whose sendings are listed.
+func eachSize(t *testing.T, seed uint64, sizes []uint64, run func(*testing.T, *rig, uint64, *sendings, setup)) {
+	for _, direct := range []bool{false, true} {
+		for _, size := range sizes {
+			t.Run(fmt.Sprintf("direct %v, %d bytes", direct, size), func(t *testing.T) {
+				mappings(t)
+				r := newRig(t, seed, spacious)
+				defer r.finish()
+				sent := &sendings{}
+				run(t, r, size, sent, setup{direct: direct, wrap: sent.wrap})
+			})
+		}
+	}
+}
+
 // want checks the next replies.
 func (w *wire) want(all ...netproto.Status) {
 	w.rig.t.Helper()
@@ -59,44 +74,36 @@ func (w *wire) want(all ...netproto.Status) {
 //
 // proves T-1, W-14
 func TestReceiptTravelsWithTheAnswerToTheNextRequest(t *testing.T) {
-	for _, direct := range []bool{false, true} {
-		for _, size := range []uint64{1, 64 << 10, 3<<20 + 5} {
-			t.Run(fmt.Sprintf("direct %v, %d bytes", direct, size), func(t *testing.T) {
-				mappings(t)
-				r := newRig(t, 1, spacious)
-				defer r.finish()
-				sent := &sendings{}
-				source := r.node(sourceHost, setup{direct: direct, wrap: sent.wrap})
-				m := source.register(size, netproto.ReadWrite, 1)
-				w := r.dial(source.address)
-				write, read := requestBytes(netproto.OperationTCPWrite, m.ID(), 0, size), requestBytes(netproto.OperationTCPRead, m.ID(), 0, size)
-				must(t, w.send(write))
-				w.want(netproto.StatusReady)
-				must(t, w.send(append(pattern(size, 2), write...)))
-				w.want(netproto.StatusSuccess, netproto.StatusReady)
-				if !m.holds(2) {
-					t.Fatal("the receipt came and the payload is not there")
-				}
-				sent.said(t, netproto.ReplySize, 2*netproto.ReplySize)
-				must(t, w.send(append(pattern(size, 3), read[:20]...)))
-				w.want(netproto.StatusSuccess)
-				sent.said(t, netproto.ReplySize)
-				must(t, w.send(read[20:]))
-				w.reply()
-				if b, err := w.receive(int(size)); err != nil || !bytes.Equal(b, pattern(size, 3)) {
-					t.Fatalf("the READ behind a WRITE has other bytes: %v", err)
-				}
-				must(t, w.send(write))
-				w.want(netproto.StatusReady)
-				must(t, w.send(append(pattern(size, 1), read...)))
-				w.want(netproto.StatusSuccess)
-				w.reply()
-				if b, err := w.receive(int(size)); err != nil || !bytes.Equal(b, pattern(size, 1)) {
-					t.Fatalf("the READ behind a WRITE has other bytes: %v", err)
-				}
-			})
+	eachSize(t, 1, []uint64{1, 64 << 10, 3<<20 + 5}, func(t *testing.T, r *rig, size uint64, sent *sendings, how setup) {
+		source := r.node(sourceHost, how)
+		m := source.register(size, netproto.ReadWrite, 1)
+		w := r.dial(source.address)
+		write, read := requestBytes(netproto.OperationTCPWrite, m.ID(), 0, size), requestBytes(netproto.OperationTCPRead, m.ID(), 0, size)
+		must(t, w.send(write))
+		w.want(netproto.StatusReady)
+		must(t, w.send(append(pattern(size, 2), write...)))
+		w.want(netproto.StatusSuccess, netproto.StatusReady)
+		if !m.holds(2) {
+			t.Fatal("the receipt came and the payload is not there")
 		}
-	}
+		sent.said(t, netproto.ReplySize, 2*netproto.ReplySize)
+		must(t, w.send(append(pattern(size, 3), read[:20]...)))
+		w.want(netproto.StatusSuccess)
+		sent.said(t, netproto.ReplySize)
+		must(t, w.send(read[20:]))
+		w.reply()
+		if b, err := w.receive(int(size)); err != nil || !bytes.Equal(b, pattern(size, 3)) {
+			t.Fatalf("the READ behind a WRITE has other bytes: %v", err)
+		}
+		must(t, w.send(write))
+		w.want(netproto.StatusReady)
+		must(t, w.send(append(pattern(size, 1), read...)))
+		w.want(netproto.StatusSuccess)
+		w.reply()
+		if b, err := w.receive(int(size)); err != nil || !bytes.Equal(b, pattern(size, 1)) {
+			t.Fatalf("the READ behind a WRITE has other bytes: %v", err)
+		}
+	})
 }
 
 // A receipt waits for nothing: not for a range that somebody holds, not for a body. Nor does it put its stream before
@@ -256,51 +263,43 @@ func (n *node) couple(c *control.Channel, local *memory) (first, second *attempt
 //
 // proves T-3, W-14
 func TestRequestTravelsWithTheEndOfThePayloadBefore(t *testing.T) {
-	for _, direct := range []bool{false, true} {
-		for _, size := range []uint64{1, 1 << 20, 3<<20 + 5} {
-			t.Run(fmt.Sprintf("direct %v, %d bytes", direct, size), func(t *testing.T) {
-				mappings(t)
-				r := newRig(t, 4, spacious)
-				defer r.finish()
-				sent := &sendings{}
-				requester := r.node(requesterHost, setup{direct: direct, wrap: sent.wrap})
-				local := requester.register(size, netproto.LocalOnly, 2)
-				p := r.listen()
-				first, second, frees := requester.couple(requester.channel(p.address), local)
-				w := p.accept()
-				w.request()
-				must(t, w.send(replyBytes(netproto.StatusReady, 0)))
-				b, err := w.receive(int(size))
-				if err != nil || !bytes.Equal(b, pattern(size, 2)) {
-					t.Fatalf("the first payload is another: %v", err)
-				}
-				if q := w.request(); q.Region != 2 || q.Length != size {
-					t.Fatalf("%+v follows", q)
-				}
-				last := min(int(size), lastBytes)
-				want := []int{netproto.RequestSize, last + netproto.RequestSize}
-				if rest := int(size) - last; rest > 0 {
-					const chunk = 1<<20 + 128
-					want = []int{netproto.RequestSize, chunk, rest - chunk, last + netproto.RequestSize}
-				}
-				sent.said(t, want...)
-				if (*frees)[0] != size-uint64(last) {
-					t.Errorf("it was decided after %d bytes who follows", (*frees)[0])
-				}
-				must(t, w.send(append(replyBytes(netproto.StatusSuccess, 0), replyBytes(netproto.StatusReady, 0)...)))
-				b, err = w.receive(int(size))
-				if err != nil || !bytes.Equal(b, pattern(size, 2)) {
-					t.Fatalf("the second payload is another: %v", err)
-				}
-				must(t, w.send(replyBytes(netproto.StatusSuccess, 0)))
-				for i, a := range []*attempt{first, second} {
-					if o := r.wait(a); o.Err != nil || o.Bytes != size || o.Remote != lanes.EffectComplete {
-						t.Errorf("WRITE %d: %+v", i, o)
-					}
-				}
-			})
+	eachSize(t, 4, []uint64{1, 1 << 20, 3<<20 + 5}, func(t *testing.T, r *rig, size uint64, sent *sendings, how setup) {
+		requester := r.node(requesterHost, how)
+		local := requester.register(size, netproto.LocalOnly, 2)
+		p := r.listen()
+		first, second, frees := requester.couple(requester.channel(p.address), local)
+		w := p.accept()
+		w.request()
+		must(t, w.send(replyBytes(netproto.StatusReady, 0)))
+		b, err := w.receive(int(size))
+		if err != nil || !bytes.Equal(b, pattern(size, 2)) {
+			t.Fatalf("the first payload is another: %v", err)
 		}
-	}
+		if q := w.request(); q.Region != 2 || q.Length != size {
+			t.Fatalf("%+v follows", q)
+		}
+		last := min(int(size), lastBytes)
+		want := []int{netproto.RequestSize, last + netproto.RequestSize}
+		if rest := int(size) - last; rest > 0 {
+			const chunk = 1<<20 + 128
+			want = []int{netproto.RequestSize, chunk, rest - chunk, last + netproto.RequestSize}
+		}
+		sent.said(t, want...)
+		if (*frees)[0] != size-uint64(last) {
+			t.Errorf("it was decided after %d bytes who follows", (*frees)[0])
+		}
+		must(t, w.send(append(replyBytes(netproto.StatusSuccess, 0), replyBytes(netproto.StatusReady, 0)...)))
+		b, err = w.receive(int(size))
+		if err != nil || !bytes.Equal(b, pattern(size, 2)) {
+			t.Fatalf("the second payload is another: %v", err)
+		}
+		must(t, w.send(replyBytes(netproto.StatusSuccess, 0)))
+		for i, a := range []*attempt{first, second} {
+			if o := r.wait(a); o.Err != nil || o.Bytes != size || o.Remote != lanes.EffectComplete {
+				t.Errorf("WRITE %d: %+v", i, o)
+			}
+		}
+	})
 }
 
 // A stream that ends anywhere in a payload, or behind it, leaves the effect of its WRITE unknown, and none of the one whose
