@@ -81,12 +81,7 @@ func TestAGrantOnAGPUWhoseReceiptIsHereDoesNotKeepItsRangeForTheRequestersWord(t
 	for _, tells := range []bool{true, false} {
 		e := newGPUEnds(t, Polling)
 		remote := e.memory(e.to, 64<<10, netproto.ReadWrite, 1)
-		flushes := 0
-		e.gpus[e.to].flushing = func() {
-			if flushes++; remote.backing.Quiet() {
-				t.Error("the range is given back before the flush")
-			}
-		}
+		flushes := e.flushed(remote)
 		h := e.regionHand(lanes.Write)
 		equal(t, "grant", h.askRegion(remote.ID(), 4096, 4096, netproto.ProfileRegion), netproto.StatusSuccess)
 		equal(t, "payload", h.payload(h.c, verbs.Write, 0, 0, 64), verbs.WorkSuccess)
@@ -97,8 +92,8 @@ func TestAGrantOnAGPUWhoseReceiptIsHereDoesNotKeepItsRangeForTheRequestersWord(t
 			t.Error("the grant has ended while a lost acknowledgement may be asked for again")
 		}
 		e.pass(20 * time.Millisecond)
-		if n := e.to.native.Live().Domains; n != domains-1 || !remote.backing.Quiet() || flushes != 1 {
-			t.Errorf("%d domains, before %d; leases are free: %v; %d flushes", n, domains, remote.backing.Quiet(), flushes)
+		if n := e.to.native.Live().Domains; n != domains-1 || !remote.backing.Quiet() || *flushes != 1 {
+			t.Errorf("%d domains, before %d; leases are free: %v; %d flushes", n, domains, remote.backing.Quiet(), *flushes)
 		}
 		if failed := e.to.transport.counts.failed.Load(); failed != 0 {
 			t.Errorf("%d connections count as failed", failed)
@@ -220,12 +215,7 @@ func TestAGrantOnAGPUIsRevokedWithAllThatItOwns(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			e := newGPUEnds(t, Polling)
 			remote := e.memory(e.to, 64<<10, netproto.ReadWrite, 1)
-			flushes := 0
-			e.gpus[e.to].flushing = func() {
-				if flushes++; remote.backing.Quiet() {
-					t.Error("the range is given back before the flush")
-				}
-			}
+			flushes := e.flushed(remote)
 			h := e.regionHand(lanes.Write)
 			domains := e.to.native.Live().Domains
 			equal(t, "grant", h.askRegion(remote.ID(), 0, 4096, netproto.ProfileRegion), netproto.StatusSuccess)
@@ -240,8 +230,8 @@ func TestAGrantOnAGPUIsRevokedWithAllThatItOwns(t *testing.T) {
 				}
 			}
 			e.idle()
-			if n := e.to.native.Live().Domains; n != domains-1 || flushes != 1 {
-				t.Errorf("%d domains, before %d; %d flushes", n, domains, flushes)
+			if n := e.to.native.Live().Domains; n != domains-1 || *flushes != 1 {
+				t.Errorf("%d domains, before %d; %d flushes", n, domains, *flushes)
 			}
 			seen := string(remote.content())
 			if status := h.payload(h.c, verbs.Write, 0, 64, 64); status == verbs.WorkSuccess {

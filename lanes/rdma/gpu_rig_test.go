@@ -203,6 +203,17 @@ type gpuMemory struct {
 	gpus   *gpus
 }
 
+// flushed counts the flushes at the source from now on; the range may not be given back before them.
+func (e *gpuEnds) flushed(m *gpuMemory) *int {
+	n := new(int)
+	e.gpus[e.to].flushing = func() {
+		if *n++; m.backing.Quiet() {
+			e.t.Error("the range is given back before the flush")
+		}
+	}
+	return n
+}
+
 func (e *gpuEnds) memory(n *engine, length uint64, p netproto.Permission, seed byte) *gpuMemory {
 	e.t.Helper()
 	m := e.unregistered(n, length, p, seed)
