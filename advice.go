@@ -88,6 +88,7 @@ var situations = map[situation]map[error]advice{
 	},
 	opening: {
 		ErrUnavailable: {"no engine was opened; no other path was taken in its place", "run `orbitte devices`, which says what is there and what is missing, then correct Config or the host"},
+		ErrExhausted:   {"no engine was opened; no other kernel or path was taken in its place; what ran out is named", "free what is held, or raise the limit that is named, then open again"},
 	},
 	keeping: {
 		ErrUnquiesced: {"the RDMA library refused to end what is named, and is not asked again: a device may still reach the memory behind it, which stays mapped and charged", "do not reuse that memory; look at RetainedResources; only the end of the process frees it"},
@@ -122,9 +123,9 @@ func (e *Error) advice() advice {
 	var missed *lack
 	a, ok := situations[e.situation][e.Class]
 	switch {
-	case e.Class == ErrUnavailable && errors.As(e.Cause, &missed):
+	case errors.As(e.Cause, &missed):
 		if !ok {
-			a = advices[ErrUnavailable]
+			a = advices[e.Class]
 		}
 		return advice{a.known, missed.remedy}
 	case ok:

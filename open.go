@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"syscall"
 
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/lanes/control"
@@ -23,7 +24,8 @@ import (
 const listenBacklog = 4096
 
 // Open makes an engine: listener bound, lanes running. Errors: ErrInvalid (configuration), ErrSystem (the
-// port is taken, io_uring was asked for and is forbidden, …). A failed Open leaves nothing behind.
+// port is taken, …), ErrUnavailable (io_uring was asked for and is forbidden, …), ErrExhausted (no descriptor or memory
+// left). A failed Open leaves nothing behind.
 func Open(config Config) (*Engine, error) {
 	e, err := open(config)
 	if err != nil {
@@ -186,6 +188,10 @@ func (e *Engine) mode() reactor.Mode {
 // openKernel opens one lane's kernel and says why it is this one (SPEC L-1). The cold lane has no sockets and takes epoll,
 // which needs fewest resources. So does Auto where callers may turn the lane themselves, which a ring does not allow: two
 // hand-overs between threads cost a small request five to ten times the rest of its round trip, and the ring gains less.
+//
+// A process that is merely out of descriptors is not kept from io_uring by the system: Auto fails then, as with every other
+// kernel, instead of being slower for an engine's life because of a moment. Memory is another matter: before Linux 5.12 rings
+// are charged to RLIMIT_MEMLOCK, which is small by default and stays.
 func (e *Engine) openKernel(lane int) (reactor.Kernel, string, error) {
 	if e.config.OpenKernel != nil {
 		kernel, err := e.config.OpenKernel(lane)
@@ -195,28 +201,46 @@ func (e *Engine) openKernel(lane int) (reactor.Kernel, string, error) {
 	guests := lane >= 0 && e.config.Progress <= EventDriven
 	plain := epoll.Options{AnyThread: any, Guests: guests}
 	if guests && e.config.Kernel == Auto && len(e.config.CPUs) == 0 {
-		kernel, err := epoll.New(plain)
-		return kernel, "synchronous calls turn their lane themselves, which io_uring does not allow", err
+		return openEpoll(plain, "synchronous calls turn their lane themselves, which io_uring does not allow")
 	}
 	if lane >= 0 && e.config.Kernel != Epoll {
 		kernel, err := uring.New(uring.Options{AnyThread: any})
 		if err == nil {
 			return kernel, "io_uring is available", nil
 		}
-		if e.config.Kernel == IOUring {
-			return nil, "", &Error{Index: -1, Class: ErrUnavailable, situation: opening, Cause: &lack{err, "let Config.Kernel be Auto or Epoll, or let this process use io_uring (kernel.io_uring_disabled, seccomp, memory cgroup)"}}
+		if e.config.Kernel == IOUring || outOfDescriptors(err) {
+			return nil, "", unopened(err)
 		}
-		kernel2, err2 := epoll.New(plain)
-		if err2 != nil {
-			return nil, "", err2
-		}
-		return kernel2, err.Error(), nil
+		return openEpoll(plain, err.Error())
 	}
-	kernel, err := epoll.New(plain)
+	return openEpoll(plain, "Config.Kernel asks for epoll")
+}
+
+func openEpoll(o epoll.Options, why string) (reactor.Kernel, string, error) {
+	kernel, err := epoll.New(o)
 	if err != nil {
-		return nil, "", err
+		return nil, "", unopened(err)
 	}
-	return kernel, "Config.Kernel asks for epoll", nil
+	return kernel, why, nil
+}
+
+// unopened is the error of a kernel or listener that did not come to be.
+func unopened(err error) error {
+	own := &Error{Index: -1, Class: ErrSystem, Cause: err, situation: opening}
+	var refused *uring.Unavailable
+	switch {
+	case outOfDescriptors(err):
+		own.Class, own.Cause = ErrExhausted, &lack{err, "raise RLIMIT_NOFILE (ulimit -n, LimitNOFILE=) or fs.file-max, or close descriptors of this process, then open again"}
+	case errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.ENOBUFS):
+		own.Class, own.Cause = ErrExhausted, &lack{err, "raise RLIMIT_MEMLOCK (ulimit -l, LimitMEMLOCK=), which counts for io_uring before Linux 5.12, or the memory limit of this process's cgroup, then open again"}
+	case errors.As(err, &refused):
+		own.Class, own.Cause = ErrUnavailable, &lack{err, "let Config.Kernel be Auto or Epoll, or let this process use io_uring (kernel.io_uring_disabled, seccomp)"}
+	}
+	return own
+}
+
+func outOfDescriptors(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
 func (e *Engine) listen(bind netip.AddrPort) error {
@@ -243,7 +267,7 @@ func listenOn[A control.Adopter](e *Engine, bind netip.AddrPort, server func(*ru
 	options.Backlog = listenBacklog
 	descriptor, bound, err := first.Kernel().Listen(bind, options)
 	if err != nil {
-		return nil, bound, &Error{Index: -1, Class: ErrSystem, Cause: fmt.Errorf("listen on %v: %w", bind, err)}
+		return nil, bound, unopened(fmt.Errorf("listen on %v: %w", bind, err))
 	}
 	servers := make([]A, len(e.runners))
 	for i, r := range e.runners {
