@@ -319,3 +319,42 @@ func TestStopWaitsForTheGuest(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A system that refuses the wait does not make the host look again and again: it sleeps a little, for as long as it may, and
+// the loop goes on.
+func TestAHostThatIsNotLetWaitDoesNotSpin(t *testing.T) {
+	k, err := New(Options{Guests: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+			t.Error(err)
+		}
+		if err := k.Shutdown(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1, Max: before.Max}); err != nil { // ppoll of two: EINVAL
+		t.Fatal(err)
+	}
+	const ms = 20
+	idles := 0
+	for end := k.Now().After(ms * time.Millisecond); k.Now() < end; idles++ {
+		k.Idle(end)
+	}
+	if idles > ms+1 { // the last may be too short by the clock's rounding
+		t.Errorf("idled %d times in %d ms", idles, ms)
+	}
+	k.Idle(k.Now().After(-1)) // no time left
+	k.Rouse()
+	k.Rest() // a rouse that came before needs no wait
+	k.Rest()
+	if n := k.idle.waits.Load(); n != uint64(idles)+2 {
+		t.Errorf("%d waits", n)
+	}
+}

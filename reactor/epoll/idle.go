@@ -3,6 +3,7 @@ package epoll
 import (
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -39,7 +40,8 @@ func (k *Kernel) Idle(until reactor.Instant) {
 // Rest waits for Rouse and for the alarm only; see reactor.GuestKernel.
 func (k *Kernel) Rest() { k.wait(k.idle.alarm, nil) }
 
-// wait is ppoll(2) of the waker and one more descriptor. A pending Rouse ends it at once.
+// wait is ppoll(2) of the waker and one more descriptor. A pending Rouse ends it at once. Whatever ended it, the caller
+// looks again.
 func (k *Kernel) wait(descriptor int, timeout *unix.Timespec) {
 	i := &k.idle
 	if i.waker.Take() {
@@ -50,13 +52,31 @@ func (k *Kernel) wait(descriptor int, timeout *unix.Timespec) {
 		i.poll = [...]unix.PollFd{
 			{Fd: int32(i.waker.Descriptor()), Events: unix.POLLIN}, {Fd: int32(descriptor), Events: unix.POLLIN},
 		}
-		_, _ = unix.Ppoll(i.poll[:], timeout, nil) // whatever ended it, the caller looks again
+		switch _, err := unix.Ppoll(i.poll[:], timeout, nil); {
+		case (i.poll[0].Revents|i.poll[1].Revents)&unix.POLLNVAL != 0:
+			panic("epoll: idling on descriptors " + k.state() + " failed: one of them is closed")
+		case err != nil && err != unix.EINTR:
+			pause(timeout)
+		}
 		if i.poll[0].Revents != 0 {
 			i.waker.Drain() // a signal that comes only now ends the next wait
 		}
 	}
 	i.waker.Risen()
 	i.waker.Take()
+}
+
+// pauseMost is how long a host that is not let wait sleeps before it looks again.
+const pauseMost = time.Millisecond
+
+// pause is what is left where the system refuses ppoll: to a filter's taste, or since RLIMIT_NOFILE is below 2, as programs
+// set it that want no further descriptors. To return at once would make the host look, and be refused, without end.
+func pause(timeout *unix.Timespec) {
+	left := pauseMost
+	if timeout != nil {
+		left = min(left, time.Duration(timeout.Nano()))
+	}
+	time.Sleep(left)
 }
 
 // Rouse ends the current or next Idle or Rest.
