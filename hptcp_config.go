@@ -16,7 +16,8 @@ type HPTCPConfig struct {
 	// no large one stands in front of them. The others follow the CPU quota and the gain seen. 1 to 64; 0: 4.
 	Streams int
 	// ChunkBytes is the largest piece of a request; it should fit the second-level cache beside its other end. At most
-	// Limits.PayloadBytes, which bounds each piece; 0: 512 KiB, or that limit if it is less.
+	// Limits.PayloadBytes, which bounds each piece; at least 4 KiB, or that limit if it is less; 0: 512 KiB, or that limit
+	// if it is less. With a peer the smaller one of both counts, whatever that is: it says what the peer takes.
 	ChunkBytes uint64
 	// InFlightBytes is the credit of one stream: payload bytes of requests without an answer. At least one chunk; 0: 8 MiB.
 	InFlightBytes uint64
@@ -35,6 +36,9 @@ type HPTCPLimits struct {
 const (
 	hptcpStreamsMax      = 64
 	hptcpStreamsStandard = 4096
+	// hptcpChunkBytesMin keeps what each piece costs, some microseconds at both ends and 64 bytes of frames, within
+	// what copying it costs. Simulated kernels may have less: there few bytes make many pieces.
+	hptcpChunkBytesMin = 4 << 10
 )
 
 // completeHPTCP fills defaults in and checks; the error wraps ErrInvalid and names field, value and remedy.
@@ -53,6 +57,9 @@ func (c *Config) completeHPTCP() error {
 		return invalid("Config.HPTCP.Streams is %d; it must be 1 to %d, or 0 for the default of %d", own.Streams, hptcpStreamsMax, hptcp.StreamsDefault)
 	case own.ChunkBytes > c.Limits.PayloadBytes:
 		return invalid("Config.HPTCP.ChunkBytes is %d, but Limits.PayloadBytes, which bounds each chunk, only %d", own.ChunkBytes, c.Limits.PayloadBytes)
+	case own.ChunkBytes < min(hptcpChunkBytesMin, c.Limits.PayloadBytes) && c.OpenKernel == nil:
+		return invalid("Config.HPTCP.ChunkBytes is %d; it must be %d to %d, or 0 for the default of %d",
+			own.ChunkBytes, min(hptcpChunkBytesMin, c.Limits.PayloadBytes), c.Limits.PayloadBytes, min(hptcp.ChunkBytesDefault, c.Limits.PayloadBytes))
 	case own.InFlightBytes < own.ChunkBytes || own.InFlightBytes > 1<<40:
 		return invalid("Config.HPTCP.InFlightBytes is %d; it must be at least one chunk (%d) and at most %d", own.InFlightBytes, own.ChunkBytes, uint64(1)<<40)
 	case own.Limits.Streams < 1 || own.Limits.Streams > 1<<20:

@@ -467,12 +467,24 @@ func TestHPTCPReachesEndpointsOfEveryKind(t *testing.T) {
 func TestHPTCPConfigurationIsCheckedBeforeAnythingIsMade(t *testing.T) {
 	leavesNothing(t)
 	for what, c := range map[string]HPTCPConfig{
-		"streams": {Streams: 65}, "negative": {Streams: -1}, "chunk": {ChunkBytes: 8<<20 + 1}, "credit": {ChunkBytes: 4096, InFlightBytes: 4095},
+		"streams": {Streams: 65}, "negative": {Streams: -1}, "chunk": {ChunkBytes: 8<<20 + 1}, "small chunk": {ChunkBytes: 4<<10 - 1}, "credit": {ChunkBytes: 4096, InFlightBytes: 4095},
 		"slots": {Limits: HPTCPLimits{Streams: -1}}, "lanes": {Limits: HPTCPLimits{Streams: 1}}, "bind": {Bind: "nowhere:port"},
 	} {
 		_, err := Open(Config{Kernel: Epoll, Lanes: 2, HPTCP: &c})
 		if own := wants(t, err, ErrInvalid); !bytes.Contains([]byte(own.Error()), []byte("HPTCP")) {
 			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for _, c := range []struct {
+		payload, chunk uint64
+		limits         string
+	}{{0, 1, "4096 to 8388608"}, {1 << 20, 4095, "4096 to 1048576"}, {1000, 999, "1000 to 1000"}, {0, 4096, ""}, {1000, 1000, ""}, {1000, 0, ""}} {
+		e, err := Open(Config{Kernel: Epoll, Lanes: 1, Limits: Limits{PayloadBytes: c.payload}, HPTCP: &HPTCPConfig{ChunkBytes: c.chunk}})
+		if c.limits == "" {
+			must(t, err)
+			closeEngine(t, e)
+		} else if own := wants(t, err, ErrInvalid); !strings.Contains(own.Error(), fmt.Sprintf("ChunkBytes is %d; it must be %s,", c.chunk, c.limits)) {
+			t.Errorf("%v", err)
 		}
 	}
 	for _, c := range []Config{ // peers look for the data port under the host of the endpoint
@@ -490,6 +502,22 @@ func TestHPTCPConfigurationIsCheckedBeforeAnythingIsMade(t *testing.T) {
 	e := newEngine(t, Config{Kernel: Epoll, Lanes: 1, HPTCP: &HPTCPConfig{}})
 	_, err = Open(Config{Kernel: Epoll, Lanes: 1, HPTCP: &HPTCPConfig{Bind: e.Stats().HPTCP.Address}})
 	wants(t, err, ErrSystem) // the port is taken
+}
+
+// What a peer takes counts, also where it is less than an engine may have for itself: its payload limit may be small.
+//
+// proves H-1
+func TestAPeersSmallPayloadLimitIsKeptPieceByPiece(t *testing.T) {
+	p := newFastPair(t, Config{Lanes: 1, Limits: Limits{PayloadBytes: 100}}, Config{Lanes: 1}, 1000)
+	for _, op := range []Operation{Read, Write} {
+		before := p.requester.Stats().HPTCP.Requests
+		_, err := p.requester.SubmitAndWait(soon(t), []Request{{Operation: op, Transport: TransportHPTCP, Segment: p.segment,
+			Local: p.local.Address(), Remote: p.remote.Address(), Length: 1000}})
+		must(t, err)
+		if n := p.requester.Stats().HPTCP.Requests - before; n != 10 {
+			t.Errorf("%v: %d pieces", op, n)
+		}
+	}
 }
 
 // Two engines write to each other's memory what the other one writes from: neither holds its range for longer than the

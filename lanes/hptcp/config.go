@@ -41,7 +41,9 @@ type Config struct {
 	// CPUs is how many processors the process may use, its quota included; streams for large requests are at
 	// most so many. 0: one.
 	CPUs int
-	// ChunkBytes is the largest piece of a transfer, both ways; 0: ChunkBytesDefault.
+	// ChunkBytes is the largest piece of a transfer, both ways; 0: ChunkBytesDefault. A peer that names less gets no
+	// larger pieces (SPEC H-1): it may have a small limit for payload, and would refuse them (SPEC W-15). If it names one byte
+	// for no reason, that costs those who ask it, within their deadlines.
 	ChunkBytes uint64
 	// InFlightBytes is the credit of one stream, both ways; 0: InFlightBytesDefault, at least one chunk.
 	InFlightBytes uint64
