@@ -35,6 +35,10 @@ func (b Buffer) Held() bool { return b.backing != nil }
 // lent is bounded by the budgets of those who borrow (requester bytes in flight, source handlers);
 // what lies idle is bounded by idleBufferBytesMax.
 type Arena struct {
+	// Refuse, unless nil, is asked before a buffer is mapped, and its error stands for the system's: the door for
+	// simulated systems that have no memory.
+	Refuse func(bytes uint64) error
+
 	idle      [48][]*segments.Backing // by size class: 1 << class bytes
 	idleBytes uint64
 	lentBytes uint64
@@ -62,6 +66,11 @@ func (a *Arena) Get(n uint64) (Buffer, error) {
 		a.idleBytes -= size
 		a.lend(size)
 		return Buffer{backing, class}, nil
+	}
+	if a.Refuse != nil {
+		if err := a.Refuse(size); err != nil {
+			return Buffer{}, err
+		}
 	}
 	a.trim(size)
 	backing, err := segments.Map(size)

@@ -3,6 +3,7 @@ package hptcp
 import (
 	"io"
 	"syscall"
+	"time"
 
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/reactor"
@@ -14,6 +15,9 @@ const (
 	inboxBytes = 16 << 10
 	// inboxMin is how much room a receive has for the frames behind a payload, at least.
 	inboxMin = 4 << 10
+	// boxRetry is how long a stream waits that found no memory for what it has to send. Memory that comes back tells nobody,
+	// and nothing else may happen on the stream: the peer waits for just these frames.
+	boxRetry = 10 * time.Millisecond
 )
 
 // user owns a stream and is told what became of it. Its methods are called on the stream's lane.
@@ -66,6 +70,8 @@ type stream struct {
 	busy      bool           // true exactly while digest runs
 	dozing    bool           // true exactly from doze until there is something to receive
 	aborted   bool           // true exactly while a receive is cancelled and will be asked for again
+
+	retry reactor.Timer // armed at most while there was no memory for the box
 }
 
 // start takes over a descriptor.
@@ -88,9 +94,13 @@ func (s *stream) connect(op reactor.Operation) {
 	s.sending = s.lane.Submit(op, s)
 }
 
-// flush sends what the user has, unless a send is under way.
+// flush sends what the user has, unless a send is under way. Without memory for it, it is sent later.
 func (s *stream) flush() {
-	if s.sending != 0 || s.ending != nil || !s.live || !s.out.open(&s.lane.Arena) {
+	if s.sending != 0 || s.ending != nil || !s.live {
+		return
+	}
+	if !s.out.open(&s.lane.Arena) {
+		s.lane.Arm(&s.retry, s.lane.Now().After(boxRetry), s)
 		return
 	}
 	s.user.fill(&s.out)
@@ -100,6 +110,9 @@ func (s *stream) flush() {
 	}
 	s.push()
 }
+
+// Expire looks for memory again (reactor.TimerHandler).
+func (s *stream) Expire(*reactor.Timer, reactor.Instant) { s.flush() }
 
 func (s *stream) push() {
 	s.sending = s.submit(reactor.Send, s.out.list[s.out.first:])
@@ -280,6 +293,7 @@ func (s *stream) retire(why error) {
 		return
 	}
 	s.ending = why
+	s.lane.Disarm(&s.retry)
 	for _, ticket := range [...]reactor.Ticket{s.sending, s.receiving} {
 		if ticket != 0 {
 			s.lane.Cancel(ticket)
