@@ -9,6 +9,7 @@ import (
 	"github.com/orbitte/orbitte/lanes/delegate"
 	"github.com/orbitte/orbitte/lanes/hptcp"
 	"github.com/orbitte/orbitte/lanes/rdma"
+	"github.com/orbitte/orbitte/reactor/uring"
 )
 
 // advice is what is known about an error of a class, and what to do about it (field case F-24).
@@ -133,6 +134,10 @@ func (e *Error) advice() advice {
 	}
 	if a, ok := e.receipt(); ok {
 		return a
+	}
+	var ring *uring.LostError
+	if errors.As(e.Cause, &ring) {
+		return advice{advices[e.Class].known, "let this process enter its rings for as long as it lives, or open with Config.Kernel Epoll; this engine has none any more: close it and open another one"}
 	}
 	var unreached *hptcp.UnreachedError
 	var path *rdma.NoPath

@@ -104,7 +104,8 @@ func (o *Operation) Part(i int) []byte {
 func (o *Operation) Parts() int { return min(len(o.Buffers)+len(o.More), CallBuffers) }
 
 // Completion is the end of one operation. Exactly one is returned for each submitted operation,
-// also after Cancel. Err is nil, or a syscall.Errno (ECANCELED after a Cancel that won).
+// also after Cancel. Err is nil, or a syscall.Errno (ECANCELED after a Cancel that won), or an error that wraps one and
+// says that the kernel itself is lost: every later operation ends with it too.
 type Completion struct {
 	Ticket     Ticket
 	N          int

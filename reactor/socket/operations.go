@@ -197,6 +197,9 @@ func (o *Operations) Valid(slot int32) bool {
 	return slot >= 0 && int(slot) < len(o.used) && o.used[slot]
 }
 
+// Slots is above every slot in use.
+func (o *Operations) Slots() int32 { return int32(len(o.used)) }
+
 // Cancelled fills c for an operation that Cancel ended before the system did anything.
 func Cancelled(op *reactor.Operation, c *reactor.Completion) {
 	*c = reactor.Completion{Ticket: op.Ticket, Descriptor: op.Descriptor, Err: unix.ECANCELED}

@@ -107,6 +107,7 @@ const (
 	cqeMore           = 1 << 1
 	cqeSocketNonempty = 1 << 2
 
+	registerFiles       = 2
 	registerEnableRings = 12
 
 	recvSendPollFirst = 1 << 0

@@ -55,7 +55,9 @@ type Kernel struct {
 	// watched is true exactly while an entry in the ring waits for the eventfd; multishot tells which kind.
 	watched, multishot bool
 	bound              bool
-	closed             atomic.Bool
+	// lost is non-nil from the moment on at which the system refused to enter the ring; see lost.go.
+	lost   *LostError
+	closed atomic.Bool
 	// events are the completion events being settled.
 	events [32]CompletionEvent
 }
@@ -81,6 +83,10 @@ func New(o Options) (*Kernel, error) {
 	}
 	ring, err := openRing(uint32(o.Entries), uint32(o.Completions), o.flags)
 	if err != nil {
+		return nil, err
+	}
+	if err := ring.witness(); err != nil {
+		ring.Close()
 		return nil, err
 	}
 	waker, err := socket.NewWaker()

@@ -33,6 +33,9 @@ func (k *Kernel) Poll(out []reactor.Completion, until reactor.Instant) int {
 	if len(out) == 0 {
 		return 0
 	}
+	if k.lost != nil {
+		return k.pollLost(out, until)
+	}
 	left := k.remaining(until)
 	n := k.pass(out, left == 0)
 	if n > 0 {
@@ -55,7 +58,7 @@ func (k *Kernel) Poll(out []reactor.Completion, until reactor.Instant) int {
 		woken := k.wait(left)
 		left = k.remaining(until)
 		n = k.pass(out, false)
-		if n > 0 || woken || left == 0 {
+		if n > 0 || woken || left == 0 || k.lost != nil {
 			return n
 		}
 	}
@@ -129,6 +132,10 @@ func (k *Kernel) entered(e syscall.Errno) {
 	switch e {
 	case 0, unix.ETIME, unix.EINTR:
 	case unix.EAGAIN, unix.EBUSY, unix.ENOMEM: // no memory for requests now, or completions to be reaped first
+	case unix.EPERM, unix.EACCES, unix.ENOSYS: // a filter that came after New
+		if k.lost == nil {
+			k.lost = &LostError{e}
+		}
 	case unix.EEXIST:
 		panic("uring: Poll on another thread than Bind's; open the kernel with AnyThread for that")
 	default:

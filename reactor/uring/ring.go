@@ -17,6 +17,7 @@ import (
 // when the ring is closed.
 type Ring struct {
 	descriptor              int
+	witnessed               int    // a pipe's end that reports the ring's end, 0 if there is none; see witness
 	flags                   uint32 // IORING_SETUP_* that the system accepted
 	rings, entries, private []byte
 	sqHead, sqTail          *uint32
@@ -74,15 +75,53 @@ func openRing(entries, completions uint32, sets []uint32) (*Ring, error) {
 	return r, nil
 }
 
+// witness gives the ring something by whose end its own is known. What a ring has registered the system lets go when it
+// frees the ring, behind everything that was in it (io_ring_ctx_free); for the end of a pipe that nobody else has, that is
+// the other end's hang-up. It is called before the ring is enabled.
+func (r *Ring) witness() error {
+	var ends [2]int
+	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		return explain(err.(syscall.Errno))
+	}
+	e := r.registerFile(int32(ends[1]))
+	_ = unix.Close(ends[1])
+	if e != 0 {
+		_ = unix.Close(ends[0])
+		return explain(e)
+	}
+	r.witnessed = ends[0]
+	return nil
+}
+
+// Abandon is Close for a ring that may still have buffers: it says so by Gone.
+func (r *Ring) Abandon() {
+	witnessed := r.witnessed
+	r.witnessed = 0
+	r.Close()
+	r.witnessed = witnessed
+}
+
+// Gone is true exactly when the system has let go of an abandoned ring, and touches no buffer on its behalf any more.
+func (r *Ring) Gone() bool {
+	poll := [...]unix.PollFd{{Fd: int32(r.witnessed)}}
+	n, _ := unix.Ppoll(poll[:], &unix.Timespec{}, nil) // after an error the caller asks again
+	return n == 1 && poll[0].Revents&unix.POLLHUP != 0
+}
+
 // Close unmaps and closes the ring. The system cancels what is still in it, at some later time: the owner
-// makes sure that there is nothing that has buffers.
+// makes sure that there is nothing that has buffers, or Abandons it. The second call does nothing but forget the witness.
 func (r *Ring) Close() {
 	for _, memory := range [...][]byte{r.rings, r.entries, r.private} {
 		if memory != nil {
 			_ = unix.Munmap(memory)
 		}
 	}
-	_ = unix.Close(r.descriptor)
+	if r.descriptor >= 0 {
+		_ = unix.Close(r.descriptor)
+	}
+	if r.witnessed != 0 {
+		_ = unix.Close(r.witnessed)
+	}
 	*r = Ring{descriptor: -1, crossings: r.crossings, waits: r.waits}
 }
 

@@ -102,6 +102,12 @@ func (r *Ring) enable() syscall.Errno {
 	return e
 }
 
+// registerFile is IORING_REGISTER_FILES of one descriptor (io_uring_register(2)).
+func (r *Ring) registerFile(fd int32) syscall.Errno {
+	_, _, e := unix.Syscall6(unix.SYS_IO_URING_REGISTER, uintptr(r.descriptor), registerFiles, uintptr(unsafe.Pointer(&fd)), 1, 0, 0)
+	return e
+}
+
 // addressOf is where the system finds b. The operation's record keeps b alive until its completion.
 func addressOf(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }
 

@@ -63,6 +63,45 @@ func TestASeccompFilterThatForbidsRingsIsNamedAndEpollIsUsed(t *testing.T) {
 	}
 }
 
+// A filter that comes after Open costs the engine its rings, and neither the process nor an answer: requests here fail with an
+// error that names the call and what helps, those of peers as with a source that is gone, and Close leaves nothing.
+//
+// field case F-61
+func TestAFilterThatForbidsRingsInUseFailsRequestsAndNotTheProcess(t *testing.T) {
+	t.Parallel()
+	needRings(t)
+	for name, errno := range map[string]uint32{"EPERM": 1, "ENOSYS": 38} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := openEngine(t, orbitte.Config{})
+			local := buffer(t, e, pageBytes)
+			src := spawnSource(t, settings{Kernel: orbitte.IOUring, Lanes: 2}, pageBytes)
+			read := orbitte.Request{Operation: orbitte.Read, Segment: openSegment(t, e, src.Endpoint, src.Epoch), Local: local.Address(), Remote: src.Address, Length: pageBytes}
+			if _, err := submit(e, 20*time.Second, read); err != nil {
+				t.Fatal(err)
+			}
+			own := transfer{Operation: orbitte.Read, Local: src.Address, Remote: buffer(t, e, pageBytes).Address(), Length: pageBytes, Timeout: 20 * time.Second}
+			own.Segment = ask[int](src.child, "segment", peerOf{Endpoint: e.Endpoint(), Epoch: e.Epoch(), Timeout: 20 * time.Second})
+			ask[transfer](src.child, "transfer", own)
+			ask[bool](src.child, "forbid-entering", errno)
+			for range 3 {
+				_, err := try[transfer](src.child, "transfer", own)
+				if !errors.Is(err, orbitte.ErrDisconnected) && !errors.Is(err, orbitte.ErrUnreachable) ||
+					!strings.Contains(err.Error(), "io_uring_enter, which was permitted before, is refused") || !strings.Contains(err.Error(), "remedy: let this process enter its rings") {
+					t.Errorf("here: %v", err)
+				}
+			}
+			// Its socket still listens, as that of a process that is stopped.
+			if _, err := submit(e, time.Second, read); !errors.Is(err, orbitte.ErrDisconnected) && !errors.Is(err, orbitte.ErrUnreachable) && !errors.Is(err, orbitte.ErrDeadline) {
+				t.Errorf("from a peer: %v", err)
+			}
+			if left := ask[[]string](src.child, "close", engineOf{src.Engine}); len(left) > 0 {
+				t.Errorf("left after Close: %v", left)
+			}
+		})
+	}
+}
+
 const ringSwitch = "/proc/sys/kernel/io_uring_disabled"
 
 // The switch is the machine's. Its value 1 forbids io_uring to unprivileged processes only, so that tests beside this

@@ -152,6 +152,8 @@ func (h *host) do(o order) (any, error) {
 		return with(o, h.burst)
 	case "fork":
 		return with(o, forkLoop)
+	case "forbid-entering":
+		return with(o, forbidEntering)
 	case "neighbours-intact":
 		return h.neighboursIntact(), nil
 	case "stats":

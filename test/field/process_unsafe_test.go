@@ -8,12 +8,20 @@ import (
 	"github.com/orbitte/orbitte"
 )
 
-// forbidRings makes io_uring_setup answer errno in this whole process, for good (seccomp(2)).
-func forbidRings(errno uint32) error {
+// forbidRings makes io_uring_setup answer errno in this whole process, for good.
+func forbidRings(errno uint32) error { return forbidCall(unix.SYS_IO_URING_SETUP, errno) }
+
+// forbidEntering does it to io_uring_enter.
+func forbidEntering(errno uint32) (bool, error) {
+	return true, forbidCall(unix.SYS_IO_URING_ENTER, errno)
+}
+
+// forbidCall makes a system call answer errno in all threads (seccomp(2)).
+func forbidCall(call, errno uint32) error {
 	const load, jumpEqual, answer = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K
 	filter := []unix.SockFilter{
 		{Code: load, K: 0}, // seccomp_data.nr
-		{Code: jumpEqual, Jt: 0, Jf: 1, K: unix.SYS_IO_URING_SETUP},
+		{Code: jumpEqual, Jt: 0, Jf: 1, K: call},
 		{Code: answer, K: unix.SECCOMP_RET_ERRNO | errno},
 		{Code: answer, K: unix.SECCOMP_RET_ALLOW},
 	}
