@@ -28,7 +28,7 @@ const HPTCPChecksums HPTCPFlags = 1
 type HPTCPHello struct {
 	Expected  Epoch  // the source's life that the requester knows
 	Requester Epoch  // the requester's own life
-	Stream    uint16 // which of the requester's streams to this source, from 0
+	Stream    uint16 // which of the requester's streams to this source: the lowest six bits from 0, the others for each way to it
 	Flags     HPTCPFlags
 	Chunk     uint64 // bytes of one chunk at most
 	InFlight  uint64 // payload bytes of unanswered requests at most

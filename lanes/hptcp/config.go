@@ -36,7 +36,7 @@ type Config struct {
 	Streams, Sessions *budgets.Budget
 	// Gate counts the requests being served, and refuses them when it is fenced (SPEC G-6).
 	Gate *lanes.Gate
-	// StreamsMax bounds the streams of one peer, both ways, small requests' stream included; 0: StreamsDefault.
+	// StreamsMax bounds the streams of one peer, both ways, small requests' stream included; at most 64; 0: StreamsDefault.
 	StreamsMax int
 	// CPUs is how many processors the process may use, its quota included; streams for large requests are at
 	// most so many. 0: one.
@@ -59,7 +59,16 @@ type Counts struct {
 	Late       atomic.Uint64 // replies that found nobody (SPEC H-3)
 	Mismatches atomic.Uint64 // chunks whose CRC32C was another one, found at either end
 	Refused    atomic.Uint64 // hellos that a source refused
+
+	peers atomic.Uint32 // made so far, all lanes together
 }
+
+// A hello's stream number is the link's index, in the lowest bits, and above them which of the requester's peers it is of:
+// one source may be several peers, under several names, and none of them takes another one's streams for its own old ones.
+const (
+	streamIndexBits = 6
+	streamIndexes   = 1 << streamIndexBits
+)
 
 func (c *Config) complete() {
 	fill := func(n *int, standard int) {
@@ -68,6 +77,7 @@ func (c *Config) complete() {
 		}
 	}
 	fill(&c.StreamsMax, StreamsDefault)
+	c.StreamsMax = min(c.StreamsMax, streamIndexes)
 	fill(&c.CPUs, 1)
 	if c.ChunkBytes == 0 {
 		c.ChunkBytes = ChunkBytesDefault

@@ -196,7 +196,7 @@ func (l *link) connected() {
 		lane.Congestion.Store(&congestion)
 	}
 	l.state = linkGreeting
-	l.hello = netproto.HPTCPHello{Expected: p.epoch, Requester: lane.Policy.Epoch, Stream: uint16(l.index),
+	l.hello = netproto.HPTCPHello{Expected: p.epoch, Requester: lane.Policy.Epoch, Stream: p.number<<streamIndexBits | uint16(l.index),
 		Chunk: min(p.pool.config.ChunkBytes, p.endpoint.ChunkBytesMax), InFlight: min(p.pool.config.InFlightBytes, p.endpoint.InFlightBytesMax)}
 	if p.pool.config.Checksums {
 		l.hello.Flags = netproto.HPTCPChecksums

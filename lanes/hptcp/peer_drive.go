@@ -52,6 +52,7 @@ type Peer struct {
 	addresses []netip.AddrPort
 	address   int // index of the address in use
 	epoch     netproto.Epoch
+	number    uint16 // among the engine's peers; see streamIndexBits
 	endpoint  netproto.HPTCPEndpoint
 	links     []*link // the first is for small requests, and for all when it is the only one allowed
 	spread    spread
@@ -68,7 +69,8 @@ type Peer struct {
 // endpoint's. Any goroutine may call it; everything else about the peer happens on the pool's lane.
 func (p *Pool) NewPeer(addresses []netip.AddrPort, epoch netproto.Epoch, endpoint netproto.HPTCPEndpoint) *Peer {
 	streams := max(1, min(p.config.StreamsMax, int(endpoint.StreamsMax)))
-	peer := &Peer{pool: p, addresses: addresses, epoch: epoch, endpoint: endpoint}
+	number := uint16(p.config.Counts.peers.Add(1)-1) % (1 << 16 / streamIndexes)
+	peer := &Peer{pool: p, addresses: addresses, epoch: epoch, number: number, endpoint: endpoint}
 	peer.spread = newSpread(min(max(1, streams-1), p.config.CPUs))
 	peer.links = make([]*link, min(streams, 1+peer.spread.limit))
 	for i := range peer.links {

@@ -145,7 +145,7 @@ func (s *Service) refuse(x *session) {
 	}
 }
 
-// replace ends the stream in whose place another one opens: a requester has one of each number, so the older one was lost
+// replace ends the stream in whose place another one opens: a requester's peer has one of each number, so the older one was lost
 // on a way that told only one end of it.
 func (s *Service) replace(h netproto.HPTCPHello) {
 	for x := s.all.head; x != nil; x = x.next {
