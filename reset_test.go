@@ -162,7 +162,7 @@ func newResetWorld(t *testing.T, c Config, staged bool, random *rand.Rand) *rese
 		c.TCPHostMemory = Staged
 	}
 	c.HPTCP = &HPTCPConfig{ChunkBytes: 32 << 10}
-	const size = 300_000
+	const size = 130_000
 	w := &resetWorld{t: t, staged: staged, random: random}
 	w.pair = &pair{source: newEngine(t, c), requester: newEngine(t, c), remote: allocated(t, size), local: allocated(t, size)}
 	registered(t, w.source, w.remote, ReadWrite, OverHPTCP)
@@ -198,7 +198,7 @@ func (w *resetWorld) quiet(live int) {
 
 // round is one request whose connection is cut somewhere; what really happened to both ranges is held against what is said.
 func (w *resetWorld) round(i int) (cut bool) {
-	sizes := [...]int{1, 64, 5000, 70_000, 300_000}
+	sizes := [...]int{1, 64, 5000, 40_000, 130_000}
 	r := w.request([]Operation{Read, Write}[i&1], 0, sizes[w.random.IntN(len(sizes))])
 	r.Transport = []Transport{TransportTCP, TransportHPTCP}[i>>1&1]
 	r.Atomic = r.Transport == TransportHPTCP && w.random.IntN(3) == 0
@@ -271,7 +271,7 @@ func TestEffectsAfterResetsAreWhatHappened(t *testing.T) {
 		for _, staged := range []bool{true, false} {
 			t.Run(map[bool]string{true: "staged", false: "direct"}[staged], func(t *testing.T) {
 				w := newResetWorld(t, c, staged, rand.New(rand.NewPCG(seed, uint64(slices.Index([]bool{true, false}, staged)))))
-				const rounds = 200
+				const rounds = 160
 				cut := 0
 				for i := range rounds {
 					if w.round(i) {
