@@ -27,6 +27,8 @@ type Harness struct {
 	Foreign func() (d reactor.Descriptor, signal func(), end func(), err error)
 	// Concurrent says that a loop over such a kernel may run on a goroutine of its own.
 	Concurrent bool
+	// Reorders says that what is ready at the same time comes in any order, and not who waited longest first.
+	Reorders bool
 	// Descriptors lists what the process has open, sorted. When it is set, each test ends with what it
 	// began with.
 	Descriptors func() []string

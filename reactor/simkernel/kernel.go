@@ -205,7 +205,7 @@ func (k *Kernel) Poll(out []reactor.Completion, until reactor.Instant) int {
 func (k *Kernel) perform(out []reactor.Completion) int {
 	n, tries := 0, 0
 	for n < len(out) {
-		o := k.ready.pop()
+		o := k.next(n)
 		if o == nil {
 			break
 		}
@@ -230,6 +230,18 @@ func (k *Kernel) perform(out []reactor.Completion) int {
 		k.world.Advance(time.Duration(tries) * k.world.options.CallCost)
 	}
 	return n
+}
+
+// next takes the operation to be tried next, after so many completions of this Poll; nil ends it.
+func (k *Kernel) next(completions int) *operation {
+	most := k.world.options.Reorder
+	switch {
+	case most == 0 || k.ready.first == nil:
+		return k.ready.pop()
+	case completions > 0 && k.world.random.IntN(pollEndEvery) == 0:
+		return nil
+	}
+	return k.ready.overtake(k.world.random.IntN(most + 1))
 }
 
 // Close ends a descriptor of the process.

@@ -11,6 +11,14 @@ import (
 // chopFew is what half of all chopped transfers stay within.
 const chopFew = 16
 
+const (
+	// overtakenMost is how often an operation may be overtaken, as in real kernels (socket.Operations).
+	overtakenMost = 16
+	// pollEndEvery is in how many completions a world that reorders ends a Poll on average, although more are ready, as
+	// payload does in real kernels.
+	pollEndEvery = 8
+)
+
 // operation is one submitted operation of a kernel. It is in the kernel's index of tickets until it has
 // ended, and in its queue exactly while queued.
 type operation struct {
@@ -19,6 +27,7 @@ type operation struct {
 	socket            *socket // nil: the descriptor was unknown
 	queued, cancelled bool
 	started           bool       // Connect: the request has left
+	overtaken         uint8      // how often, since it is in the queue
 	following         *operation // in the queue, or among the free ones
 	sibling           *operation // under the same hash of tickets
 }
@@ -28,7 +37,7 @@ type queue struct{ first, last *operation }
 
 func (q *queue) push(o *operation) {
 	o.queued = true
-	o.following = nil
+	o.following, o.overtaken = nil, 0
 	if q.last == nil {
 		q.first = o
 	} else {
@@ -45,6 +54,29 @@ func (q *queue) pop() *operation {
 	q.first = o.following
 	if q.first == nil {
 		q.last = nil
+	}
+	o.queued, o.following = false, nil
+	return o
+}
+
+// overtake takes an operation that has at most so many before it, which count that; the one in front if it has been overtaken
+// often enough.
+func (q *queue) overtake(before int) *operation {
+	front := q.first
+	if front == nil || front.overtaken >= overtakenMost {
+		return q.pop()
+	}
+	var last *operation // of those that are overtaken
+	o := front
+	for ; before > 0 && o.following != nil; before-- {
+		o.overtaken++
+		last, o = o, o.following
+	}
+	if last == nil {
+		return q.pop()
+	}
+	if last.following = o.following; q.last == o {
+		q.last = last
 	}
 	o.queued, o.following = false, nil
 	return o

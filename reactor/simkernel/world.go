@@ -25,6 +25,10 @@ type WorldOptions struct {
 	Descriptors int
 	// EphemeralPorts is how many local ports a host has for connecting; 0: 28,232.
 	EphemeralPorts int
+	// Reorder is how many of those in front of it an operation that is ready may overtake; how many it does is drawn each
+	// time, and one in front that was overtaken 16 times is next. 0: operations are done in the order in which they became
+	// ready. Real kernels let small operations overtake payload, and a ring answers in an order of its own.
+	Reorder int
 	// CallCost is how much the clock moves for each try of an operation and each look at nothing, so that
 	// a busy lane cannot stop the time; 0: 1 µs.
 	CallCost time.Duration

@@ -192,6 +192,7 @@ const (
 	PinnedSlots
 	PeerSlots
 	Slots
+	Reorder
 )
 
 // form is how a value is written.
@@ -237,7 +238,7 @@ var (
 var params = map[Param]spec{
 	Seed: {name: "seed"}, Engines: {name: "engines"}, DelayMin: {name: "delay-min", form: duration},
 	DelayMax: {name: "delay-max", form: duration}, ChopReceive: {name: "chop-receive"}, ChopSend: {name: "chop-send"},
-	Buffer: {name: "buffer"}, Descriptors: {name: "descriptors"}, Ports: {name: "ports"}, CallCost: {name: "call-cost", form: duration},
+	Reorder: {name: "reorder"}, Buffer: {name: "buffer"}, Descriptors: {name: "descriptors"}, Ports: {name: "ports"}, CallCost: {name: "call-cost", form: duration},
 	Poison: {name: "poison", form: word, words: onOff}, Number: {name: "number"},
 	Placement: {name: "placement", form: word, words: placements}, Lanes: {name: "lanes"},
 	Registrations: {name: "registrations"}, RegisteredBytes: {name: "registered-bytes"}, BatchRequests: {name: "batch-requests"},
@@ -282,7 +283,7 @@ type kindSpec struct {
 }
 
 var kinds = map[Kind]kindSpec{
-	World: {name: "world", params: []Param{Seed, Engines, DelayMin, DelayMax, ChopReceive, ChopSend, Buffer, Descriptors, Ports, CallCost, Poison, Doubles, RDMA, Rails}},
+	World: {name: "world", params: []Param{Seed, Engines, DelayMin, DelayMax, ChopReceive, ChopSend, Buffer, Descriptors, Ports, CallCost, Poison, Doubles, RDMA, Rails, Reorder}},
 	Engine: {name: "engine", params: []Param{Number, Placement, Lanes, Registrations, RegisteredBytes, BatchRequests, Batches, BatchSlots,
 		Submissions, SubmittedBytes, PayloadBytes, Handlers, Queue, PeerSegments, Notifications, NotificationQueue, NotificationBytes,
 		RequestTimeout, SourceTimeout, IdleTimeout, KeepaliveIdle, UserTimeout, TCPNotes, RPCNotes, Plain, HostMemory, RDMAProgress, Width, BlockBytes, Endpoints, Grants, SendWork,

@@ -151,7 +151,7 @@ func (g *generator) head(seed uint64) {
 	if g.d != nil {
 		w = g.d.world(w)
 	}
-	g.script.World = w
+	g.script.World = disorder(seed, w)
 	for i := range engines {
 		g.slots = append(g.slots, &plannedSlot{})
 		e := g.engine(i)
@@ -172,6 +172,16 @@ func (g *generator) head(seed uint64) {
 		}
 		g.script.Engines = append(g.script.Engines, e)
 	}
+}
+
+// disorder lets operations overtake each other in every second seed. It draws from a stream of its own, so that the others
+// are the same as ever.
+func disorder(seed uint64, w faults.Action) faults.Action {
+	random := rand.New(rand.NewPCG(seed, 0x6f72646572))
+	if random.IntN(2) == 0 {
+		return w
+	}
+	return w.With(faults.Reorder, int64(1+random.IntN(6)))
 }
 
 func (g *generator) engine(i int) faults.Action {

@@ -207,7 +207,7 @@ func newRun(s faults.Script, o Options) *run {
 		net: simkernel.NewWorld(uint64(w.Get(faults.Seed)), simkernel.WorldOptions{
 			DelayMin: w.Duration(faults.DelayMin), DelayMax: w.Duration(faults.DelayMax), ChopReceive: w.Int(faults.ChopReceive),
 			ChopSend: w.Int(faults.ChopSend), Buffer: w.Int(faults.Buffer), Descriptors: w.Int(faults.Descriptors),
-			EphemeralPorts: w.Int(faults.Ports), CallCost: w.Duration(faults.CallCost),
+			EphemeralPorts: w.Int(faults.Ports), CallCost: w.Duration(faults.CallCost), Reorder: w.Int(faults.Reorder),
 		}),
 	}
 	r.begin, r.calm = r.net.Now(), calm(s)
