@@ -167,9 +167,11 @@ func (s *slot) yields(asked *Lease, a Access, later bool) (standing, bool) {
 			return standing{}, true
 		}
 		if of := s.marks.Load(); asked.marks != nil || of != nil {
-			if apart := !share(asked.extent, asked.marks, other.extent, of); s.state.Load() != state {
-				continue // the marks just read may belong to another claim
-			} else if apart {
+			apart, stands := s.apart(asked, other.extent, of, state)
+			if !stands {
+				continue
+			}
+			if apart {
 				return standing{}, true
 			}
 		}
@@ -180,6 +182,20 @@ func (s *slot) yields(asked *Lease, a Access, later bool) (standing, bool) {
 			return standing{}, true
 		}
 	}
+}
+
+// apart reports whether the asked ranges and those of the slot's claim share no byte; stands is false when the claim with this
+// state word stands no longer: extent and marks may be another's, and the marks are being written then.
+func (s *slot) apart(asked *Lease, extent Range, of *marks, state uint64) (apart, stands bool) {
+	if of == nil {
+		return !share(asked.extent, asked.marks, extent, nil), s.state.Load() == state
+	}
+	of.readers.Add(1) // before the look at the state: see marks
+	defer of.readers.Add(-1)
+	if s.state.Load() != state {
+		return false, false
+	}
+	return !share(asked.extent, asked.marks, extent, of), true
 }
 
 // release ends a held lease: the state word proves that it is this lease and that it is still out.

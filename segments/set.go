@@ -1,10 +1,6 @@
 package segments
 
-import (
-	"cmp"
-	"slices"
-	"sync/atomic"
-)
+import "sync/atomic"
 
 // Set is a list of ranges of one registration under one lease: pages of a pool, rows of a matrix. Other leases
 // of bytes between the ranges stand beside it (SPEC M-9). The zero value is empty. It belongs to one user at a
@@ -20,54 +16,75 @@ type Set struct {
 // Bytes is how many bytes the ranges have, each counted once: less than they have one by one exactly when they overlap.
 func (s *Set) Bytes() uint64 { return s.bytes }
 
-// marks are the ranges of a set in rising order, disjoint, object-relative: words[2i] is a start, words[2i+1] the
-// end. Other claimants read them while the lease stands, or has just ended and they do not know it yet: hence
-// the atomics. A claim's state word tells them afterwards whether what they read was still the claim's.
+// marks are the ranges of a set in rising order, disjoint, object-relative. Other claimants read the list while a lease of it
+// stands. It is written only while none does and nobody reads: a claimant first counts itself, and then looks whether the
+// claim that it read about still stands, so that a set that finds nobody counted, once its lease has ended, is alone with it.
 type marks struct {
-	n     atomic.Int64
-	words []atomic.Uint64
+	readers atomic.Int32
+	list    []Range
 }
 
-// Fill makes the set these ranges of r, relative to it. It sorts the list in place unless it is in order.
-// Ranges may overlap, and empty ones are left out. The error is a *RangeError; the set is empty then.
+// Fill makes the set these ranges of r, relative to it. It may change their order in the list. Ranges may overlap, and empty
+// ones are left out. The error is a *RangeError; the set is empty then.
 func (s *Set) Fill(r *Registration, ranges []Range) error {
 	s.registration, s.extent, s.bytes = r, Range{Start: r.offset}, 0
-	order := func(a, b Range) int { return cmp.Compare(a.Start, b.Start) }
-	if !slices.IsSortedFunc(ranges, order) {
-		slices.SortFunc(ranges, order)
-	}
-	if s.marks == nil || len(s.marks.words) < 2*len(ranges) {
-		s.marks = &marks{words: make([]atomic.Uint64, max(16, 4*len(ranges)))}
-	}
-	var last Range
-	n := 0
-	for _, x := range ranges {
-		if !Within(x.Start, x.Length, r.Length()) {
-			s.marks.n.Store(0)
+	list, length := s.room(len(ranges)), r.Length()
+	inOrder, differs, last := true, uint64(0), uint64(0)
+	for i := range ranges {
+		x := &ranges[i]
+		if !Within(x.Start, x.Length, length) {
 			return r.leaves(x.Start, x.Length)
 		}
-		x.Start += r.offset
-		switch {
+		inOrder = inOrder && x.Start >= last
+		differs, last = differs|(x.Start^ranges[0].Start), x.Start
+	}
+	if !inOrder {
+		ranges = sorted(ranges, list[:len(ranges)], differs)
+	}
+	s.marks.list = s.merge(list, ranges)
+	return nil
+}
+
+// room is an empty list for n ranges that nobody reads, and makes the set empty.
+func (s *Set) room(n int) []Range {
+	had := 0
+	if s.marks != nil {
+		had = cap(s.marks.list)
+	}
+	switch {
+	case had < n:
+		s.marks = &marks{list: make([]Range, 0, max(16, n, 2*had))}
+	case s.marks == nil || s.marks.readers.Load() != 0:
+		s.marks = &marks{list: make([]Range, 0, had)}
+	}
+	s.marks.list = s.marks.list[:0]
+	return s.marks.list
+}
+
+// merge appends the ranges, which are in order, each byte once; they may be in the list's own memory.
+func (s *Set) merge(list, ranges []Range) []Range {
+	var last Range
+	for _, x := range ranges {
+		x.Start += s.registration.offset
+		switch n := len(list); {
 		case x.Empty():
 			continue
 		case n > 0 && x.Start <= last.End():
 			last.Length = max(last.End(), x.End()) - last.Start
+			list[n-1] = last
 		default:
 			last = x
-			n++
+			list = append(list, x)
 		}
-		s.marks.words[2*n-2].Store(last.Start)
-		s.marks.words[2*n-1].Store(last.End())
 	}
-	s.marks.n.Store(int64(n))
-	for i := range n {
-		s.bytes += s.marks.words[2*i+1].Load() - s.marks.words[2*i].Load()
+	for i := range list {
+		s.bytes += list[i].Length
 	}
-	if n > 0 {
-		s.extent.Start = s.marks.words[0].Load()
+	if len(list) > 0 {
+		s.extent.Start = list[0].Start
 		s.extent.Length = last.End() - s.extent.Start
 	}
-	return nil
+	return list
 }
 
 // Lease claims all ranges of the set, or none. The caller holds a loan of the registration. Errors as
@@ -94,17 +111,15 @@ func share(a Range, in *marks, b Range, of *marks) bool {
 		return of.touch(a)
 	case of == nil:
 		return in.touch(b)
-	case in.n.Load() > of.n.Load():
+	case len(in.list) > len(of.list):
 		in, of, a, b = of, in, b, a
 	}
 	// Each range of the shorter list is looked for in the longer one.
-	n := int(in.n.Load())
-	for i := in.after(b.Start); i < n; i++ {
-		start, end := in.words[2*i].Load(), in.words[2*i+1].Load()
-		if start >= b.End() {
+	for _, x := range in.list[in.after(b.Start):] {
+		if x.Start >= b.End() {
 			break
 		}
-		if end > start && of.touch(Range{start, end - start}) {
+		if of.touch(x) {
 			return true
 		}
 	}
@@ -113,10 +128,10 @@ func share(a Range, in *marks, b Range, of *marks) bool {
 
 // after is the index of the first range that ends behind at.
 func (m *marks) after(at uint64) int {
-	low, high := 0, int(m.n.Load())
+	low, high := 0, len(m.list)
 	for low < high {
 		middle := int(uint(low+high) / 2)
-		if m.words[2*middle+1].Load() > at {
+		if m.list[middle].End() > at {
 			high = middle
 		} else {
 			low = middle + 1
@@ -128,5 +143,5 @@ func (m *marks) after(at uint64) int {
 // touch reports whether the range shares a byte with one of the set's.
 func (m *marks) touch(r Range) bool {
 	i := m.after(r.Start)
-	return i < int(m.n.Load()) && m.words[2*i].Load() < r.End()
+	return i < len(m.list) && m.list[i].Start < r.End()
 }
