@@ -18,6 +18,9 @@ const (
 	// boxRetry is how long a stream waits that found no memory for what it has to send. Memory that comes back tells nobody,
 	// and nothing else may happen on the stream: the peer waits for just these frames.
 	boxRetry = 10 * time.Millisecond
+	// inboxBehind is how much it has at most behind a large payload: what follows is another one, whose bytes would be
+	// copied from the inbox, and its frame is small.
+	inboxBehind = 1 << 10
 )
 
 // user owns a stream and is told what became of it. Its methods are called on the stream's lane.
@@ -65,7 +68,8 @@ type stream struct {
 	first     int            // in into
 	left      uint64         // payload bytes that are still to come into it
 	placing   bool           // true exactly from place until placed
-	list      [][]byte       // the buffers of the receive
+	sizable   bool           // true exactly while that payload is a large one
+	tailed    bool           // true exactly while the last buffer of into is the inbox's, for a receive
 	paused    bool           // true exactly while the user takes no frames
 	busy      bool           // true exactly while digest runs
 	dozing    bool           // true exactly from doze until there is something to receive
@@ -83,7 +87,7 @@ func (s *stream) start(lane *lanes.Lane, d reactor.Descriptor, u user) error {
 	if err != nil {
 		return err
 	}
-	*s = stream{lane: lane, user: u, descriptor: d, live: true, inbox: inbox, out: outbox{list: s.out.list[:0]}, into: s.into[:0], list: s.list[:0]}
+	*s = stream{lane: lane, user: u, descriptor: d, live: true, inbox: inbox, out: outbox{list: s.out.list[:0]}, into: s.into[:0]}
 	s.have = inbox.Bytes(inboxBytes)[:0]
 	return nil
 }
@@ -126,7 +130,7 @@ func (s *stream) submit(kind reactor.Kind, list [][]byte) reactor.Ticket {
 
 // place sends the next n bytes of the stream, behind the frame just taken, to the buffers that the user has
 // appended to s.into.
-func (s *stream) place(n uint64) { s.left, s.placing = n, true }
+func (s *stream) place(n uint64) { s.left, s.placing, s.sizable = n, true, n > smallBytes }
 
 // pause takes no frames until resume.
 func (s *stream) pause() { s.paused = true }
@@ -197,17 +201,19 @@ func (s *stream) filled(n int) {
 	}
 }
 
-// pull asks for payload and, behind it, for frames.
+// pull asks for payload and, behind it, for frames. The list is the receive's until it ends (reactor.Operation).
 func (s *stream) pull() {
 	if s.ending != nil || !s.live || s.receiving != 0 || s.paused && s.left == 0 {
 		return
 	}
-	s.list = append(s.list[:0], s.into[s.first:min(len(s.into), s.first+boxParts)]...)
-	if len(s.into)-s.first <= boxParts {
-		s.list = append(s.list, s.tail())
+	if s.tailed = len(s.into)-s.first <= boxParts; s.tailed {
+		s.into = append(s.into, s.tail())
 	}
-	s.receiving = s.submit(reactor.Receive, s.list)
+	s.receiving = s.submit(reactor.Receive, s.asked())
 }
+
+// asked are the buffers of the receive under way.
+func (s *stream) asked() [][]byte { return s.into[s.first:min(len(s.into), s.first+boxParts+1)] }
 
 // tail is the free part of the inbox. What is left in it moves to the front when the tail is short.
 func (s *stream) tail() []byte {
@@ -217,23 +223,30 @@ func (s *stream) tail() []byte {
 		end = copy(inbox, s.have)
 		s.have = inbox[:end]
 	}
+	if s.placing && s.sizable {
+		return inbox[end:min(len(inbox), end+inboxBehind)]
+	}
 	return inbox[end:]
 }
 
 // took records a receive of n bytes.
 func (s *stream) took(n int) {
 	direct := int(min(uint64(n), s.pending()))
+	if s.tailed {
+		last := len(s.into) - 1
+		s.into[last], s.into, s.tailed = nil, s.into[:last], false
+	}
 	s.filled(direct)
 	s.have = s.have[:len(s.have)+n-direct]
 }
 
 // pending is how much payload the receive under way could take.
 func (s *stream) pending() uint64 {
-	if len(s.into)-s.first <= boxParts {
+	if s.tailed {
 		return s.left
 	}
 	n := uint64(0)
-	for _, b := range s.list {
+	for _, b := range s.asked() {
 		n += uint64(len(b))
 	}
 	return n
@@ -318,7 +331,6 @@ func (s *stream) settle() {
 		s.lane.Arena.Put(&s.inbox)
 	}
 	clear(s.into)
-	clear(s.list)
 	s.user.lost(end) // last: the user may start the stream again
 }
 
