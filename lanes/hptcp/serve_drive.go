@@ -273,8 +273,11 @@ func (y *served) gather(list [][]byte, c *cursor, n uint64) [][]byte {
 	memory, base := y.lease.Bytes(), y.lease.Range().Start-y.registration.Offset()
 	for n > 0 {
 		run := &y.runs[c.index]
-		which, inner := c.inner/run.Length, c.inner%run.Length
-		from, size := run.Start+which*run.Stride+inner-base, min(n, run.Length-inner)
+		from, inner := run.Start-base, c.inner
+		if inner >= run.Length { // divisions cost as much as the rest
+			from, inner = from+inner/run.Length*run.Stride, inner%run.Length
+		}
+		from, size := from+inner, min(n, run.Length-inner)
 		list = append(list, memory[from:from+size:from+size])
 		n -= size
 		if c.inner += size; c.inner == run.Bytes() {
