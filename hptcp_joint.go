@@ -138,7 +138,11 @@ func (c *carrier) list(requests []Request, first, end int) error {
 			part = r.expand(part, r.Local-t.local.Address(), t.offset-(t.remote-r.Remote))
 		}
 	}
-	c.spans = append(c.spans, part...)
+	if len(c.spans) == 0 {
+		c.spans = part
+	} else {
+		c.spans = append(c.spans, part...)
+	}
 	return nil
 }
 
@@ -206,6 +210,7 @@ func (c *carrier) localRanges(r *Request, j *joint) {
 	if j.count == 1 && r.Pages != nil && c.mark(r.Pages, r.Local-c.group.tasks[j.first].local.Address()) {
 		return
 	}
+	c.ranges = slices.Grow(c.ranges, j.to-j.from)
 	for i := j.from; i < j.to; i++ {
 		s := &c.spans[i]
 		c.ranges = append(c.ranges, segments.Range{Start: s.Local, Length: s.Length})

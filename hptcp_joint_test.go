@@ -2,6 +2,8 @@ package orbitte
 
 import (
 	"fmt"
+	"math"
+	"runtime"
 	"testing"
 
 	"github.com/orbitte/orbitte/reactor/simkernel"
@@ -79,6 +81,40 @@ func TestOnlyRequestsThatDoNotDependOnEachOtherTravelTogether(t *testing.T) {
 	} {
 		if got := planned(t, s.requester, c.requests); got != c.want {
 			t.Errorf("%s: %s, want %s", c.what, got, c.want)
+		}
+	}
+}
+
+// A submission's lists are made in the size that they need: one that grows is copied again and again.
+//
+// proves H-8
+func TestListsOfManyPagesAreMadeOnce(t *testing.T) {
+	s := newFastSim(t, 1, simkernel.WorldOptions{}, Config{}, Config{}, 4<<20)
+	const few, many, each = 10, 10_000, 64 // each page takes so many bytes at most (requestRangesMax)
+	made := func(pages, apart uint32) (allocations, bytes uint64) {
+		r := hurried(s.request(Read, 0, 0))
+		r.Pages = &Pages{Size: 1}
+		for i := range pages {
+			r.Pages.Local = append(r.Pages.Local, (i*7919%pages)*apart)
+			r.Pages.Remote = append(r.Pages.Remote, i*2)
+		}
+		allocations, bytes = math.MaxUint64, math.MaxUint64
+		for range 10 { // the least counts: others allocate meanwhile
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			g := newGroup(s.requester)
+			must(t, g.admit([]Request{r}))
+			runtime.ReadMemStats(&after)
+			g.release()
+			g.bytes.Repay()
+			allocations, bytes = min(allocations, after.Mallocs-before.Mallocs), min(bytes, after.TotalAlloc-before.TotalAlloc)
+		}
+		return allocations, bytes
+	}
+	for _, apart := range []uint32{1, 400} { // sorted by a bit for each, and by their numbers
+		least, _ := made(few, apart)
+		if n, bytes := made(many, apart); n > least+2 || bytes > many*each {
+			t.Errorf("%d pages %d apart take %d allocations, %d take %d, of %d bytes", few, apart, least, many, n, bytes)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package hptcp
 
 import (
 	"math/bits"
+	"slices"
 
 	"github.com/orbitte/orbitte/netproto"
 )
@@ -13,10 +14,28 @@ type Span struct{ Local, Remote, Length uint64 }
 // Pages appends the spans of fixed pages: page i is number local[i] behind localBase and number remote[i] behind
 // remoteBase, size bytes each (SPEC H-8). Pages that follow each other on both sides become one span.
 func Pages(dst []Span, localBase uint64, local []uint32, remoteBase uint64, remote []uint32, size uint64) []Span {
-	for i := range local {
-		dst = Join(dst, Span{localBase + uint64(local[i])*size, remoteBase + uint64(remote[i])*size, size})
+	if len(local) > cap(dst)-len(dst) { // once as large as it will be, not time and again a little larger
+		n := 0
+		for i := 0; i < len(local); i = row(local, remote, i) {
+			n++
+		}
+		dst = slices.Grow(dst, n)
+	}
+	for i := 0; i < len(local); {
+		k := row(local, remote, i)
+		dst = Join(dst, Span{localBase + uint64(local[i])*size, remoteBase + uint64(remote[i])*size, uint64(k-i) * size})
+		i = k
 	}
 	return dst
+}
+
+// row is the index behind the pages from i on that follow each other on both sides.
+func row(local, remote []uint32, i int) int {
+	k := i + 1
+	for k < len(local) && uint64(local[k]) == uint64(local[k-1])+1 && uint64(remote[k]) == uint64(remote[k-1])+1 {
+		k++
+	}
+	return k
 }
 
 // Strides appends the spans of count rows of length bytes, at these distances (SPEC H-8).
@@ -27,6 +46,7 @@ func Strides(dst []Span, local, localStride, remote, remoteStride, length, count
 	return dst
 }
 
+// Join appends a span, or makes the last one longer where that one ends on both sides.
 func Join(dst []Span, s Span) []Span {
 	if n := len(dst); n > 0 {
 		last := &dst[n-1]
