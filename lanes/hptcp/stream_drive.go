@@ -15,12 +15,12 @@ const (
 	inboxBytes = 16 << 10
 	// inboxMin is how much room a receive has for the frames behind a payload, at least.
 	inboxMin = 4 << 10
-	// boxRetry is how long a stream waits that found no memory for what it has to send. Memory that comes back tells nobody,
-	// and nothing else may happen on the stream: the peer waits for just these frames.
-	boxRetry = 10 * time.Millisecond
 	// inboxBehind is how much it has at most behind a large payload: what follows is another one, whose bytes would be
 	// copied from the inbox, and its frame is small.
 	inboxBehind = 1 << 10
+	// boxRetry is how long a stream waits that found no memory for what it has to send. Memory that comes back tells nobody,
+	// and nothing else may happen on the stream: the peer waits for just these frames.
+	boxRetry = 10 * time.Millisecond
 )
 
 // user owns a stream and is told what became of it. Its methods are called on the stream's lane.
