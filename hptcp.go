@@ -136,7 +136,7 @@ func (e *Engine) learnHPTCP(p *peer, epoch Epoch, d *netproto.Descriptor) {
 	if limit := d.Capabilities.TransferBytesMax; limit > 0 { // its requests are payloads like any other
 		endpoint.ChunkBytesMax = min(endpoint.ChunkBytesMax, limit)
 	}
-	u := &hptcpUpdate{peer: p, epoch: epoch, endpoint: endpoint}
+	u := &hptcpUpdate{peer: p, epoch: epoch, endpoint: endpoint, lanes: len(e.runners)}
 	_ = p.runner.lane.Post(&u.letter, u) // a lane that has ended carries nothing any more
 }
 

@@ -30,14 +30,18 @@ func (c *carrier) start(t *task) {
 	if j.from < j.to {
 		x.Spans, x.Set = c.spans[j.from:j.to:j.to], &j.set
 	}
+	if x.Share = nil; len(j.pieces) > 0 && t.segment.peer.fast.Sides() > 0 {
+		c.team.start(j.pieces)
+		return
+	}
 	x.Start(t.segment.peer.fast)
 }
 
-// ended: a peer whose data address does not answer is asked over the control stream whether it still lives its old life.
+// ended takes the transfer's end, or that of all who shared it: a peer whose data address does not answer is asked over the control stream whether it still lives its old life.
 // A new one has another data port, so that the old one says nothing (SPEC G-1).
-func (c *carrier) ended() {
+func (c *carrier) ended(o lanes.Outcome, prefix, begun uint64) {
+	c.outcome, c.prefix, c.begun = o, prefix, begun
 	var fault *lanes.Fault
-	o := &c.transfer.Outcome
 	if !errors.As(o.Err, &fault) || fault.Cause != lanes.Unreachable || max(o.Local, o.Remote) > lanes.EffectNone {
 		c.tell()
 		return
@@ -52,7 +56,7 @@ func (c *carrier) ended() {
 func (c *carrier) asked(q *control.Inquiry) {
 	c.question = nil
 	if q.Err != nil && classOf(q.Err) == ErrStaleEpoch {
-		c.transfer.Outcome.Err = q.Err
+		c.outcome.Err = q.Err
 	}
 	c.tell()
 }
@@ -60,12 +64,12 @@ func (c *carrier) asked(q *control.Inquiry) {
 // tell tells the tasks of the transfer apart: those that are in place, those that may be, and those that were never
 // asked for (SPEC G-3).
 func (c *carrier) tell() {
-	x, g, j := &c.transfer, c.group, c.joint()
-	done, o := uint64(0), x.Outcome
+	g, j := c.group, c.joint()
+	done, o := uint64(0), c.outcome
 	end := j.first + j.count
 	for ; g.next < end; g.next++ {
 		t := &g.tasks[g.next]
-		if o.Err != nil && (t.size == 0 || done+t.size > x.Prefix) {
+		if o.Err != nil && (t.size == 0 || done+t.size > c.prefix) {
 			break
 		}
 		done += t.size
@@ -75,11 +79,11 @@ func (c *carrier) tell() {
 		g.proceed()
 		return
 	}
-	if done >= x.Begun { // the task was not asked for either; what the transfer changed, others did
+	if done >= c.begun { // the task was not asked for either; what the transfer changed, others did
 		o.Local, o.Remote = lanes.EffectNone, lanes.EffectNone
 	}
 	for i := g.next + 1; i < end; i++ {
-		if done += g.tasks[i-1].size; done >= x.Begun {
+		if done += g.tasks[i-1].size; done >= c.begun {
 			break
 		}
 		g.beside(&g.tasks[i], o)
@@ -112,6 +116,7 @@ func (g *group) beside(t *task, o lanes.Outcome) {
 // cancel ends what runs (SPEC G-8).
 func (c *carrier) cancel() {
 	c.transfer.Cancel()
+	c.team.quit(quitCancel)
 	if c.question != nil {
 		c.question.Cancel()
 	}

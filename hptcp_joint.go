@@ -16,7 +16,8 @@ type joint struct {
 	first, count int
 	from, to     int // of the group's spans; none: the one task is one range
 	size         uint64
-	set          segments.Set // of their local ranges
+	set          segments.Set  // of their local ranges
+	pieces       []hptcp.Piece // that lanes share out among themselves; none: one lane carries all
 }
 
 // carrier carries out a group's tasks over HP-TCP. Everything is planned when the group is admitted, on the caller's
@@ -24,6 +25,7 @@ type joint struct {
 type carrier struct {
 	group    *group
 	transfer hptcp.Transfer
+	team     team
 	joints   []*joint
 	used     int // of joints
 	at       int // the joint at hand
@@ -32,6 +34,9 @@ type carrier struct {
 	ranges   []segments.Range
 	bits     []uint64
 	own      ownCopy
+	outcome  lanes.Outcome    // of the joint at hand, once it has ended,
+	prefix   uint64           // what is in place of it whatever failed,
+	begun    uint64           // and what was asked for (hptcp.Transfer)
 	question *control.Inquiry // under way only after a data address that did not answer
 }
 
@@ -43,7 +48,14 @@ type claim struct {
 
 func newCarrier(g *group) *carrier {
 	c := &carrier{group: g}
-	c.transfer.Done = func(*hptcp.Transfer) { c.ended() }
+	c.transfer.Done = func(x *hptcp.Transfer) {
+		if x.Share != nil {
+			c.team.leaderEnded()
+			return
+		}
+		c.ended(x.Outcome, x.Prefix, x.Begun)
+	}
+	c.team.carrier = c
 	c.own.init(c)
 	return c
 }
@@ -65,6 +77,7 @@ func (c *carrier) plan(requests []Request) error {
 		if err != nil {
 			return err
 		}
+		c.divide(j)
 		i += j.count
 	}
 	return nil
@@ -110,6 +123,22 @@ func (c *carrier) join(requests []Request, first, end int) (*joint, error) {
 	}
 	c.localRanges(&requests[first], j)
 	return j, j.set.Fill(t.local, c.ranges)
+}
+
+// divide cuts a joint into pieces for several lanes, if it is large enough for that. Ranges that overlap are none of theirs:
+// two lanes would write the same bytes at the same time.
+func (c *carrier) divide(j *joint) {
+	e, t := c.group.engine, &c.group.tasks[j.first]
+	j.pieces = j.pieces[:0]
+	each := piecesChunks * cmp.Or(e.config.HPTCP.ChunkBytes, hptcp.ChunkBytesDefault)
+	if len(e.runners) == 1 || t.segment.peer == nil || t.atomic || j.size < piecesMin*each || j.from < j.to && j.set.Bytes() < j.size {
+		return
+	}
+	spans := c.spans[j.from:j.to]
+	if j.from == j.to {
+		spans = nil
+	}
+	j.pieces = hptcp.Cut(j.pieces, spans, j.size, each)
 }
 
 // next is a joint that begins with this task.

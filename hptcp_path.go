@@ -3,6 +3,7 @@ package orbitte
 import (
 	"fmt"
 
+	"github.com/orbitte/orbitte/lanes/hptcp"
 	"github.com/orbitte/orbitte/netproto"
 	"github.com/orbitte/orbitte/reactor"
 )
@@ -13,12 +14,40 @@ type hptcpUpdate struct {
 	peer     *peer
 	epoch    Epoch
 	endpoint netproto.HPTCPEndpoint
+	lanes    int
 }
 
 // Receive (reactor.Recipient).
 func (u *hptcpUpdate) Receive(*reactor.Letter, reactor.Instant) {
 	if p := u.peer; p.fast == nil {
-		p.fast = p.runner.fast.NewPeer(dataAddresses(p.addresses, u.endpoint), u.epoch, u.endpoint)
+		p.fast = p.runner.fast.NewPeer(dataAddresses(p.addresses, u.endpoint), u.epoch, u.endpoint, u.lanes)
+	}
+}
+
+// side is the peer's data streams on another lane, number so many of those that share large transfers.
+func (p *peer) side(number int, r *runner) *hptcp.Peer {
+	for len(p.sides) < number {
+		p.sides = append(p.sides, nil)
+	}
+	if p.sides[number-1] == nil {
+		p.sides[number-1] = p.fast.Beside(r.fast, number)
+	}
+	return p.sides[number-1]
+}
+
+// endSides closes the data streams on other lanes; closed follows on the peer's lane when all are gone.
+func (p *peer) endSides(closed func()) {
+	if len(p.sides) == 0 {
+		closed()
+		return
+	}
+	home := &call{done: make(chan struct{}), do: closed}
+	all := newCountdown(len(p.sides), func() { _ = p.runner.lane.Post(&home.letter, home) }) // a lane that has ended has ended them
+	for _, side := range p.sides {
+		c := &call{done: make(chan struct{}), do: func() { side.Close(all.one) }}
+		if side.Lane().Post(&c.letter, c) != nil {
+			all.one()
+		}
 	}
 }
 

@@ -63,8 +63,9 @@ type peer struct {
 	runner    *runner
 	refs      int // guarded by Engine.mu
 	channel   *control.Channel
-	rdma      *rdma.Peer  // the lane's; nil until the peer is known to publish RDMA paths
-	fast      *hptcp.Peer // the lane's; nil until the peer is known to serve HP-TCP
+	rdma      *rdma.Peer    // the lane's; nil until the peer is known to publish RDMA paths
+	fast      *hptcp.Peer   // the lane's; nil until the peer is known to serve HP-TCP
+	sides     []*hptcp.Peer // other lanes' for large transfers, made when one is first needed; on the peer's lane
 	addresses []netip.AddrPort
 }
 
@@ -307,7 +308,7 @@ func (p *peer) endStreams(closed func()) {
 		p.channel.Close(closed)
 		return
 	}
-	p.fast.Close(func() { p.channel.Close(closed) })
+	p.endSides(func() { p.fast.Close(func() { p.channel.Close(closed) }) })
 }
 
 // inquiry is one describe and its caller.

@@ -12,10 +12,11 @@ import (
 
 // Defaults of what SPEC H leaves open.
 const (
-	// ChunkBytesDefault fits a second-level cache beside its other end; from here on larger chunks gain nothing.
-	ChunkBytesDefault = 512 << 10
-	// InFlightBytesDefault is the credit of one stream: enough chunks that the source never waits for a request.
-	InFlightBytesDefault = 8 << 20
+	// ChunkBytesDefault is a second-level cache, and what one call moves; from here on larger chunks gain nothing.
+	ChunkBytesDefault = 1 << 20
+	// InFlightBytesDefault is the credit of one stream: enough chunks that the source never waits for a request, and few
+	// enough that the system's buffers stay in the caches of those who copy.
+	InFlightBytesDefault = 4 << 20
 	// StreamsDefault is how many streams one peer may have, the one for small requests included.
 	StreamsDefault = 4
 	// SlotsDefault is how many requests one stream may have without an answer.

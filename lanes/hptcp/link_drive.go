@@ -71,7 +71,8 @@ type part struct {
 // link is one stream to a source.
 type link struct {
 	peer     *Peer
-	index    int
+	index    int // in the peer's list
+	number   int // the source knows it by
 	state    linkState
 	stream   stream
 	charge   budgets.Charge
@@ -196,7 +197,7 @@ func (l *link) connected() {
 		lane.Congestion.Store(&congestion)
 	}
 	l.state = linkGreeting
-	l.hello = netproto.HPTCPHello{Expected: p.epoch, Requester: lane.Policy.Epoch, Stream: p.number<<streamIndexBits | uint16(l.index),
+	l.hello = netproto.HPTCPHello{Expected: p.epoch, Requester: lane.Policy.Epoch, Stream: p.number<<streamIndexBits | uint16(l.number),
 		Chunk: min(p.pool.config.ChunkBytes, p.endpoint.ChunkBytesMax), InFlight: min(p.pool.config.InFlightBytes, p.endpoint.InFlightBytesMax)}
 	if p.pool.config.Checksums {
 		l.hello.Flags = netproto.HPTCPChecksums

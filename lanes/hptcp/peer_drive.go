@@ -3,6 +3,7 @@ package hptcp
 import (
 	"errors"
 	"net/netip"
+	"time"
 
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/netproto"
@@ -54,8 +55,12 @@ type Peer struct {
 	epoch     netproto.Epoch
 	number    uint16 // among the engine's peers; see streamIndexBits
 	endpoint  netproto.HPTCPEndpoint
-	links     []*link // the first is for small requests, and for all when it is the only one allowed
+	links     []*link // those before base are for small requests, the others for large ones, or all
+	base      int     // 0 or 1
+	large     int     // streams for large requests, on all lanes together
+	sides     int     // how many peers of other lanes there may be beside the first one
 	spread    spread
+	width     spread // of lanes
 	waiting   [classes]transferList
 	active    int  // transfers between Start and Done
 	held      int  // while not zero nothing is posted
@@ -66,17 +71,46 @@ type Peer struct {
 }
 
 // NewPeer makes the peer of a source that published this endpoint in this life; the port in the addresses is the
-// endpoint's. Any goroutine may call it; everything else about the peer happens on the pool's lane.
-func (p *Pool) NewPeer(addresses []netip.AddrPort, epoch netproto.Epoch, endpoint netproto.HPTCPEndpoint) *Peer {
+// endpoint's. Peers of so many lanes share the source's streams: this one, and those that Beside makes. Any goroutine may
+// call it; everything else about the peer happens on the pool's lane.
+func (p *Pool) NewPeer(addresses []netip.AddrPort, epoch netproto.Epoch, endpoint netproto.HPTCPEndpoint, lanes int) *Peer {
 	streams := max(1, min(p.config.StreamsMax, int(endpoint.StreamsMax)))
 	number := uint16(p.config.Counts.peers.Add(1)-1) % (1 << 16 / streamIndexes)
-	peer := &Peer{pool: p, addresses: addresses, epoch: epoch, number: number, endpoint: endpoint}
-	peer.spread = newSpread(min(max(1, streams-1), p.config.CPUs))
-	peer.links = make([]*link, min(streams, 1+peer.spread.limit))
-	for i := range peer.links {
-		peer.links[i] = &link{peer: peer, index: i}
+	peer := &Peer{pool: p, addresses: addresses, epoch: epoch, number: number, endpoint: endpoint, base: min(1, streams-1)}
+	peer.large = min(max(1, streams-1), p.config.CPUs)
+	peer.sides = min(max(1, lanes), peer.large) - 1
+	if peer.base == 1 {
+		peer.links = append(peer.links, &link{peer: peer})
 	}
+	peer.width = newWidth(peer.sides + 1)
+	peer.join(0, peer.base)
 	return peer
+}
+
+// Sides is how many peers of other lanes there may be beside this one.
+func (p *Peer) Sides() int { return p.sides }
+
+// Width is how many of them, and this one, the next Share should have; Carried tells how long the last one took, so that
+// the number follows the gain (SPEC H-4). On the peer's lane.
+func (p *Peer) Width() int { return p.width.count }
+
+// Carried counts a Share of so many bytes.
+func (p *Peer) Carried(bytes uint64, took time.Duration) { p.width.moved(bytes, uint64(max(0, took))) }
+
+// Beside makes the peer of the same source for another lane's pool, number 1 to Sides. It carries parts of Shares, nothing
+// else; whoever made it closes it. On the lane of this peer.
+func (p *Peer) Beside(other *Pool, number int) *Peer {
+	peer := &Peer{pool: other, addresses: p.addresses, epoch: p.epoch, number: p.number, endpoint: p.endpoint, large: p.large, sides: p.sides}
+	peer.join(number, p.base)
+	return peer
+}
+
+// join takes this lane's streams for large requests. A source knows a stream by its number, whatever its lane.
+func (p *Peer) join(lane, first int) {
+	for i := lane; i < p.large; i += p.sides + 1 {
+		p.links = append(p.links, &link{peer: p, index: len(p.links), number: first + i})
+	}
+	p.spread = newSpread(len(p.links) - p.base)
 }
 
 // Lane is the lane that the peer belongs to.
@@ -176,9 +210,11 @@ func (p *Peer) post() {
 			if list.head != t || t.asked == 0 && !t.secure() { // it has ended with a stream that could not be opened
 				continue
 			}
-			l.issue(t)
-			list.remove(t)
-			if t.asked < t.Length {
+			if list.remove(t); !t.claim() {
+				t.settle()
+				continue
+			}
+			if l.issue(t); t.ahead() > 0 {
 				list.append(t)
 			}
 		}
@@ -193,8 +229,8 @@ func (p *Peer) post() {
 // choose is the stream for a transfer's next request; nil while there is none with room.
 func (p *Peer) choose(c class, t *Transfer) *link {
 	first, last := 0, 0
-	if c == large && len(p.links) > 1 {
-		first, last = 1, min(p.spread.count, len(p.links)-1)
+	if c == large {
+		first, last = p.base, p.base+p.spread.count-1
 	}
 	var best *link
 	for i := first; i <= last; i++ {
@@ -235,12 +271,12 @@ func (p *Peer) progressed(bytes uint64) {
 // unreached fails the transfers that wait for a stream that there will not be. One stream fewer for large requests
 // is no failure.
 func (p *Peer) unreached(l *link, fault lanes.Fault) {
-	if l.index > 1 {
-		p.spread.lower(l.index - 1)
+	if l.index > p.base {
+		p.spread.lower(l.index - p.base)
 		return
 	}
 	for c := range classes {
-		if c == small != (l.index == 0) && len(p.links) > 1 {
+		if p.base > 0 && (c == small) != (l.index == 0) {
 			continue
 		}
 		for list := p.waiting[c]; list.head != nil; list = p.waiting[c] {

@@ -21,7 +21,27 @@ func (l *link) size(t *Transfer) uint64 {
 	if t.Atomic && t.Direction == lanes.Write {
 		return t.Length
 	}
-	return min(t.Length-t.asked, l.terms.Chunk)
+	return min(t.ahead(), l.terms.Chunk)
+}
+
+// ahead is how many bytes lie in front of the transfer without a gap. With a Share another lane may take them first.
+func (t *Transfer) ahead() uint64 {
+	if t.front == t.until && t.Share != nil {
+		return t.Share.ahead()
+	}
+	return t.until - t.front
+}
+
+// claim makes sure that there is something in front of the transfer; false: others have taken the last of it.
+func (t *Transfer) claim() bool {
+	if t.front < t.until || t.Share == nil {
+		return true
+	}
+	p, ok := t.Share.take()
+	if ok {
+		t.at, t.front, t.until = cursor{p.Index, p.Inner}, p.Offset, p.Offset+p.Length
+	}
+	return ok
 }
 
 // room is true exactly when the stream has a place and credit for the transfer's next request (SPEC H-7). What is
@@ -35,10 +55,11 @@ func (l *link) room(t *Transfer) bool {
 func (l *link) issue(t *Transfer) {
 	pool := l.peer.pool
 	x := pool.take()
-	x.transfer, x.write, x.at, x.start = t, t.Direction == lanes.Write, t.at, t.asked
+	x.transfer, x.write, x.at, x.start = t, t.Direction == lanes.Write, t.at, t.front
 	x.length = t.cut(l.size(t))
 	x.slot = l.place(x)
 	t.asked += x.length
+	t.front += x.length
 	t.parts++
 	l.inFlight += x.length
 	pool.idle.remove(l)
@@ -231,11 +252,14 @@ func (l *link) pour(b *outbox, x *part) bool {
 // gone counts payload of a WRITE that the system has. With the last of it nothing reads the local ranges any more: who waits
 // for them need not wait for the source as well, which may wait for a range of its own.
 func (t *Transfer) gone(bytes uint64) {
-	if t == nil {
-		return
-	}
-	if t.sent += bytes; t.sent == t.Length && t.lease.Held() {
-		t.lease.Return()
+	switch {
+	case t == nil:
+	case t.Share != nil:
+		t.Share.gone(bytes, t.Length)
+	default:
+		if t.sent += bytes; t.sent == t.Length && t.lease.Held() {
+			t.lease.Return()
+		}
 	}
 }
 

@@ -5,6 +5,9 @@ const (
 	windowBytes = 64 << 20
 	// gainPercent is what another stream must gain to stay; lossPercent is what one stream fewer may cost.
 	gainPercent, lossPercent = 10, 3
+	// widthWindow, widthGain and widthLoss are the same for lanes, where a lane with nothing else to do costs little, and one
+	// that the peer has fewer is missed as soon as other lanes copy.
+	widthWindow, widthGain, widthLoss = 256 << 20, 3, 0
 	// calmMin and calmMax are how many windows pass between two trials: more after each one in vain.
 	calmMin, calmMax = 4, 256
 )
@@ -23,19 +26,26 @@ type spread struct {
 	wait  int    // what calm starts from
 	down  bool   // true exactly when the next trial is one stream fewer
 
+	window      uint64 // bytes
+	gain, loss  uint64 // percent
 	bytes       uint64 // in the present window
 	nanoseconds uint64
 }
 
 func newSpread(limit int) spread {
-	return spread{limit: max(1, limit), count: 1, calm: 1, wait: calmMin}
+	return spread{limit: max(1, limit), count: 1, calm: 1, wait: calmMin, window: windowBytes, gain: gainPercent, loss: lossPercent}
+}
+
+// newWidth is the same choice for lanes (Share): it begins with all of them.
+func newWidth(limit int) spread {
+	return spread{limit: max(1, limit), count: max(1, limit), calm: calmMin, wait: calmMin, window: widthWindow, gain: widthGain, loss: widthLoss}
 }
 
 // moved adds bytes that took so long since the last ones, while there was more to do all the time.
 func (s *spread) moved(bytes, nanoseconds uint64) {
 	s.bytes += bytes
 	s.nanoseconds += nanoseconds
-	if s.bytes < windowBytes {
+	if s.bytes < s.window {
 		return
 	}
 	rate := s.bytes * 1_000_000 / max(1, s.nanoseconds)
@@ -78,9 +88,9 @@ func (s *spread) decide(rate uint64) {
 
 // judge keeps what the trial brought, or takes it back.
 func (s *spread) judge(rate uint64) {
-	good := rate*100 >= s.rate*(100+gainPercent)
+	good := rate*100 >= s.rate*(100+s.gain)
 	if s.trial < 0 {
-		good = rate*100 >= s.rate*(100-lossPercent)
+		good = rate*100 >= s.rate*(100-s.loss)
 	}
 	if good {
 		s.rate, s.wait = rate, calmMin

@@ -47,6 +47,12 @@ type Transfer struct {
 	// Set, if Spans is not nil, holds their local ranges (segments.Set.Fill): the owner makes it, since sorting many
 	// is no work for a lane. Nil: the lease covers everything from the first to the last byte.
 	Set *segments.Set
+	// Share, if not nil, has the pieces of the payload: this transfer carries those that it takes, others the rest. All have
+	// the same fields above and the same Share; none is Atomic, and the local ranges do not overlap. Leads is true for the
+	// one that leases them; Leased is called on its lane when it has: the others are started after that.
+	Share  *Share
+	Leads  bool
+	Leased func()
 	// Atomic keeps the range it changes as it was unless all bytes are there (SPEC H-5, T-1). Length is then at most
 	// what both ends allow for one payload.
 	Atomic   bool
@@ -54,7 +60,8 @@ type Transfer struct {
 	// Outcome is set before Done is called, on the lane.
 	Outcome lanes.Outcome
 	// Prefix and Begun are set with it: so many bytes from the payload's front are in place whatever failed, and nothing
-	// behind so many bytes was asked for. In between each piece may be there, wholly or in part, or not.
+	// behind so many bytes was asked for. In between each piece may be there, wholly or in part, or not. With a Share Prefix
+	// says only that nothing that this transfer took is missing before it.
 	Prefix, Begun uint64
 	Done          func(*Transfer)
 
@@ -62,7 +69,11 @@ type Transfer struct {
 	state      state
 	lease      segments.Lease
 	staging    lanes.Buffer // Atomic READ: where the payload goes first
-	at         cursor       // what is not asked for yet begins here
+	memory     []byte       // the leased bytes, and
+	base       uint64       // where they begin, relative to the registration; may wrap
+	at         cursor       // what is not asked for yet begins here,
+	front      uint64       // so far into the payload,
+	until      uint64       // and ends here: with the payload, or with the piece at hand
 	asked      uint64       // bytes asked for
 	answered   uint64       // bytes whose request has ended well
 	sent       uint64       // WRITE: payload bytes that the system has
@@ -100,9 +111,12 @@ func (d *deadline) Expire(*reactor.Timer, reactor.Instant) {
 // Start begins; on the peer's lane. Done follows, possibly at once.
 func (t *Transfer) Start(p *Peer) {
 	t.peer, t.state = p, stateLeasing
-	t.at, t.asked, t.answered, t.parts = cursor{}, 0, 0, 0
+	t.at, t.front, t.until, t.asked, t.answered, t.parts = cursor{}, 0, t.Length, 0, 0, 0
 	t.sent, t.posted, t.lost = 0, 0, ^uint64(0)
 	t.touched, t.unsure, t.retained, t.fault = false, false, false, nil
+	if t.Share != nil {
+		t.until = 0
+	}
 	t.doubled = t.Spans != nil && (t.Set == nil || t.Set.Bytes() < t.Length)
 	t.backoff, t.leaseBy = lanes.Backoff{}, 0
 	lane := p.pool.lane
@@ -111,7 +125,7 @@ func (t *Transfer) Start(p *Peer) {
 		t.refuse(&lanes.Fault{Cause: lanes.Closed})
 	case t.Deadline <= lane.Now():
 		t.refuse(&lanes.Fault{Cause: lanes.Deadline, Stage: "start"})
-	case t.Spans != nil && !t.fits():
+	case t.Spans != nil && (t.Share == nil || t.Leads) && !t.fits():
 		t.refuse(&lanes.Fault{Cause: lanes.Refused, Stage: "start", Status: netproto.StatusInvalidRange, Err: errRange})
 	case t.Atomic && t.Length > lane.Policy.PayloadBytesMax:
 		t.refuse(&lanes.Fault{Cause: lanes.Exhausted, Stage: "start", Err: errAtomicTooLong})
@@ -187,25 +201,44 @@ func (t *Transfer) secure() bool {
 }
 
 // take leases the local ranges. An Atomic READ leases them only for its commit.
-func (t *Transfer) take() (err error) {
-	if t.Atomic && t.Direction == lanes.Read && t.state != stateCommitting {
+func (t *Transfer) take() error {
+	switch {
+	case t.Atomic && t.Direction == lanes.Read && t.state != stateCommitting:
 		return nil
+	case t.Share == nil:
+		if err := t.lend(&t.lease); err != nil {
+			return err
+		}
+		t.memory, t.base = t.lease.Bytes(), t.lease.Range().Start-t.Local.Offset()
+		return nil
+	case t.Leads:
+		s := t.Share
+		if err := t.lend(&s.lease); err != nil {
+			return err
+		}
+		s.memory, s.base = s.lease.Bytes(), s.lease.Range().Start-t.Local.Offset()
+		t.Leased()
 	}
+	t.memory, t.base = t.Share.memory, t.Share.base
+	return nil
+}
+
+func (t *Transfer) lend(lease *segments.Lease) (err error) {
 	access := segments.Exclusive
 	if t.Direction == lanes.Write {
 		access = segments.Shared
 	}
 	switch {
 	case t.Spans != nil && t.Set != nil:
-		t.lease, err = t.Set.Lease(access)
+		*lease, err = t.Set.Lease(access)
 	case t.Spans != nil:
 		low, high := ^uint64(0), uint64(0)
 		for i := range t.Spans {
 			low, high = min(low, t.Spans[i].Local), max(high, t.Spans[i].Local+t.Spans[i].Length)
 		}
-		t.lease, err = t.Local.Lease(min(low, high), high-min(low, high), access)
+		*lease, err = t.Local.Lease(min(low, high), high-min(low, high), access)
 	default:
-		t.lease, err = t.Local.Lease(t.LocalOffset, t.Length, access)
+		*lease, err = t.Local.Lease(t.LocalOffset, t.Length, access)
 	}
 	return err
 }
@@ -220,10 +253,10 @@ func (t *Transfer) span(i int) Span {
 
 // gather appends the memory of the next n bytes of the local ranges from c on, and moves c.
 func (t *Transfer) gather(list [][]byte, c *cursor, n uint64) [][]byte {
-	memory, base := t.lease.Bytes(), t.lease.Range().Start-t.Local.Offset()
+	memory := t.memory
 	for n > 0 {
 		s := t.span(c.index)
-		from, size := s.Local-base+c.inner, min(n, s.Length-c.inner)
+		from, size := s.Local-t.base+c.inner, min(n, s.Length-c.inner)
 		list = append(list, memory[from:from+size:from+size])
 		n -= size
 		if c.inner += size; c.inner == s.Length {
@@ -237,6 +270,14 @@ func (t *Transfer) gather(list [][]byte, c *cursor, n uint64) [][]byte {
 // bounded, and would otherwise leave the range half changed. Does nothing when the transfer has ended.
 func (t *Transfer) Cancel() {
 	t.fail(&lanes.Fault{Cause: lanes.Cancelled, Stage: t.stage()}, true)
+}
+
+// Quit ends a transfer with a Share gently, because another one of them failed: what was posted is waited for. Idle says that
+// only one that has asked for nothing, and so has nothing to do, is to end. Does nothing when it has ended.
+func (t *Transfer) Quit(idle bool) {
+	if !idle || t.state != stateIdle && t.asked == 0 {
+		t.fail(&lanes.Fault{Cause: lanes.Cancelled, Stage: t.stage()}, false)
+	}
 }
 
 func (t *Transfer) stage() string {
@@ -276,7 +317,7 @@ func (t *Transfer) settle() {
 	case t.parts > 0:
 	case t.state == stateFailing:
 		t.conclude()
-	case t.state == stateMoving && t.answered == t.Length && t.asked == t.Length && t.list == nil:
+	case t.state == stateMoving && t.list == nil && t.answered == t.asked && (t.Share != nil || t.asked == t.Length):
 		t.complete()
 	}
 }
@@ -298,19 +339,27 @@ func (t *Transfer) conclude() {
 }
 
 func (t *Transfer) complete() {
+	switch {
+	case t.Direction == lanes.Write:
+		t.end(lanes.Outcome{Bytes: t.asked, Remote: lanes.EffectComplete, Drained: true})
+	case !t.staging.Held() || t.commit():
+		t.end(lanes.Outcome{Bytes: t.asked, Local: lanes.EffectComplete, Drained: true})
+	}
+}
+
+// Count counts a payload that ended so, on the peer's lane: the owner's part when there is a Share.
+func (t *Transfer) Count(o lanes.Outcome) {
 	counts := &t.peer.pool.lane.Counts
-	if t.Direction == lanes.Write {
+	switch {
+	case o.Err != nil:
+		counts.TransfersFailed.Add(1)
+	case t.Direction == lanes.Write:
 		counts.WritesDone.Add(1)
-		counts.BytesWritten.Add(t.Length)
-		t.end(lanes.Outcome{Bytes: t.Length, Remote: lanes.EffectComplete, Drained: true})
-		return
+		counts.BytesWritten.Add(o.Bytes)
+	default:
+		counts.ReadsDone.Add(1)
+		counts.BytesRead.Add(o.Bytes)
 	}
-	if t.staging.Held() && !t.commit() {
-		return
-	}
-	counts.ReadsDone.Add(1)
-	counts.BytesRead.Add(t.Length)
-	t.end(lanes.Outcome{Bytes: t.Length, Local: lanes.EffectComplete, Drained: true})
 }
 
 // commit puts the complete payload of an Atomic READ into its place, slice by slice under one lease; false while
@@ -361,12 +410,16 @@ func (t *Transfer) end(o lanes.Outcome) {
 	if t.staging.Held() {
 		lane.Arena.Put(&t.staging)
 	}
-	if o.Err != nil {
-		lane.Counts.TransfersFailed.Add(1)
+	if t.Share == nil {
+		t.Count(o)
 	}
 	p := t.peer
-	t.state, t.Outcome = stateIdle, o
-	switch t.Prefix, t.Begun = min(t.lost, t.asked), t.posted; {
+	t.state, t.Outcome, t.memory = stateIdle, o, nil
+	switch t.Prefix, t.Begun = min(t.lost, t.front), t.posted; {
+	case t.Share != nil:
+		if t.Prefix = t.lost; t.front < t.until {
+			t.Prefix = min(t.lost, t.front)
+		}
 	case o.Err == nil:
 		t.Prefix, t.Begun = t.Length, t.Length
 	case t.Atomic && t.Direction == lanes.Read: // nothing was committed
