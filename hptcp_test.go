@@ -80,7 +80,7 @@ func TestHPTCPIsPublishedOnlyWhenItIsOn(t *testing.T) {
 	must(t, p.segment.Refresh(soon(t)))
 	d := p.segment.view().Descriptor()
 	if d.HPTCP == nil || d.HPTCP.Family != netproto.FamilyIPv4 || d.HPTCP.Port != p.source.hptcp.bound.Port() || d.HPTCP.StreamsMax != 4 ||
-		d.HPTCP.ChunkBytesMax != 512<<10 || d.HPTCP.InFlightBytesMax != 8<<20 || !d.Capabilities.Has(netproto.CapabilityHPTCP) {
+		d.HPTCP.ChunkBytesMax != 1<<20 || d.HPTCP.InFlightBytesMax != 4<<20 || !d.Capabilities.Has(netproto.CapabilityHPTCP) {
 		t.Errorf("published is %+v", d.HPTCP)
 	}
 	for _, r := range p.segment.Regions() {
