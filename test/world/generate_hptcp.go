@@ -16,7 +16,11 @@ type hurried struct {
 	tight  bool // few streams, little credit
 	sums   bool
 	large  bool // payloads of a MiB and more
+	wide   bool // several lanes share a transfer
 }
+
+// wideFrom is the first seed whose scripts may be wide; those before it stay what they were.
+const wideFrom = 40000
 
 // hurriedEvery is one in how many seeds without RDMA has HP-TCP.
 const hurriedEvery = 3
@@ -29,6 +33,7 @@ func (g *generator) hurry(seed uint64) {
 	}
 	h := &hurried{random: random, large: g.p.large}
 	h.mixed, h.atomic, h.small, h.tight, h.sums = h.chance(50), h.chance(50), h.chance(60), h.chance(30), h.chance(30)
+	h.wide = seed >= wideFrom && !h.large && !g.p.fair && rand.New(rand.NewPCG(seed, 0x77696465)).IntN(2) == 0
 	g.h = h
 }
 
@@ -42,12 +47,14 @@ func (h *hurried) engine(e faults.Action) faults.Action {
 	}
 	e = e.With(faults.HPTCP, 1)
 	switch {
+	case h.wide: // some KiB have pieces for all lanes; where fairness is measured that would be many requests
+		e = e.With(faults.Lanes, h.between(2, 3)).With(faults.ChunkBytes, h.between(8, 96))
 	case h.small && h.large: // the model looks at every byte again for each chunk
 		e = e.With(faults.ChunkBytes, h.between(64, 256)<<10)
 	case h.small:
 		e = e.With(faults.ChunkBytes, h.between(64, 4096))
 	}
-	if h.tight {
+	if h.tight && !h.wide {
 		e = e.With(faults.DataStreams, h.between(1, 2)).With(faults.CreditBytes, h.between(64, 8192)).With(faults.DataSlots, h.between(2, 5))
 	}
 	if h.sums {
