@@ -13,13 +13,14 @@ type HPTCPConfig struct {
 	// system chooses. Peers reach it under the host of the engine's endpoint; its port is told to them.
 	Bind string
 	// Streams is how many streams one peer may have, to it and from it; one of them is for small requests, so that
-	// no large one stands in front of them. The others follow the CPU quota and the gain seen. 1 to 64; 0: 4.
+	// no large one stands in front of them. The others follow the CPU quota and the gain seen, and are spread over the
+	// engine's lanes, which share a transfer of 8 chunks or more. 1 to 64; 0: 4.
 	Streams int
-	// ChunkBytes is the largest piece of a request; it should fit the second-level cache beside its other end. At most
-	// Limits.PayloadBytes, which bounds each piece; at least 4 KiB, or that limit if it is less; 0: 512 KiB, or that limit
+	// ChunkBytes is the largest piece of a request; about a second-level cache is best. At most
+	// Limits.PayloadBytes, which bounds each piece; at least 4 KiB, or that limit if it is less; 0: 1 MiB, or that limit
 	// if it is less. With a peer the smaller one of both counts, whatever that is: it says what the peer takes.
 	ChunkBytes uint64
-	// InFlightBytes is the credit of one stream: payload bytes of requests without an answer. At least one chunk; 0: 8 MiB.
+	// InFlightBytes is the credit of one stream: payload bytes of requests without an answer. At least one chunk; 0: 4 MiB.
 	InFlightBytes uint64
 	// Checksums makes this engine ask for a CRC32C of every chunk, in both directions. A mismatch is an error that names
 	// the request and the offset (SPEC H-9). It costs one look at every byte at each end.

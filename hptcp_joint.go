@@ -130,7 +130,7 @@ func (c *carrier) join(requests []Request, first, end int) (*joint, error) {
 func (c *carrier) divide(j *joint) {
 	e, t := c.group.engine, &c.group.tasks[j.first]
 	j.pieces = j.pieces[:0]
-	each := piecesChunks * e.hptcp.endpoint.ChunkBytesMax
+	each := e.hptcp.endpoint.ChunkBytesMax
 	if len(e.runners) == 1 || t.segment.peer == nil || t.atomic || j.size < piecesMin*each || j.from < j.to && j.set.Bytes() < j.size {
 		return
 	}

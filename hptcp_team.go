@@ -8,13 +8,9 @@ import (
 	"github.com/orbitte/orbitte/reactor"
 )
 
-const (
-	// piecesChunks is how many chunks a piece has that a lane takes at a time: enough that its stream never runs dry, and few
-	// enough that all lanes end at about the same time.
-	piecesChunks = 4
-	// piecesMin is how many pieces a transfer has at least that several lanes carry: starting another lane takes two letters.
-	piecesMin = 4
-)
+// piecesMin is how many chunks a transfer has at least that several lanes carry; each takes one at a time. Fewer are there
+// before it pays to wake another lane (measured with chunks of 1 MiB: 4 lose what 8 gain).
+const piecesMin = 8
 
 // team is the lanes that carry one joint together. The carrier's own transfer leads, on the group's lane; each other lane has
 // a strand, which begins when the leader has the lease, and ends before the group goes on. On the group's lane, but for what

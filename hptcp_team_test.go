@@ -120,9 +120,9 @@ func TestSmallAtomicAndOverlappingTransfersStayOnOneLane(t *testing.T) {
 	}
 	list := teams(s.pair, Read)
 	atomic, small := list["one"][0], list["one"][0]
-	atomic.Atomic, small.Length = true, piecesMin*piecesChunks*512-1
+	atomic.Atomic, small.Length = true, piecesMin*512-1
 	for name, c := range map[string]struct{ got, want int }{
-		"one": {pieces(list["one"]...), 128}, "neighbours": {pieces(list["neighbours"]...), 128}, "pages": {pieces(list["pages"]...), 128},
+		"one": {pieces(list["one"]...), 512}, "neighbours": {pieces(list["neighbours"]...), 512}, "pages": {pieces(list["pages"]...), 512},
 		"overlap": {pieces(list["overlap"]...), 0}, "atomic": {pieces(atomic), 0}, "small": {pieces(small), 0},
 	} {
 		if c.got != c.want {

@@ -18,8 +18,9 @@
 //	Session:  hello ▶ frames, one after the other, answers in order ▶ closed
 //
 // Requests are chunks of transfers: at most ChunkBytes and 1,000 ranges, so that one is a send and a receive. The
-// smallest go over a stream where no large one stands in front; the others over as many as pay (spread). Credit
-// bounds the bytes without an answer on each stream (H-7). Each request is leased by itself at the source: like a
+// smallest go over a stream where no large one stands in front; the others over as many as pay (spread), also on
+// other lanes: transfers there carry what they take from one Share. Credit bounds the bytes without an answer on each
+// stream (H-7). Each request is leased by itself at the source: like a
 // WRITE over many rails, a large one is no transaction, but an Atomic one (T-1). After a failure the report says
 // which side's range may have changed; a stream with half a WRITE on it, or whose request ran out of time, is
 // retired (T-5), and nothing is sent twice (T-10). It relies on SPEC H, T, W-15, M-9, L-2 and L-6, and on
