@@ -266,29 +266,39 @@ func effectsAreTrue(t *testing.T, s *simPair, requests []Request, was [2][]byte,
 // proves H-5
 func TestALaneThatFailsEndsTheOthersEarly(t *testing.T) {
 	failed := 0
-	took := func(broken int) (d time.Duration, err error) {
+	took := func(broken int, after uint64) (d time.Duration, err error) {
 		s := newFastSim(t, 4, simkernel.WorldOptions{Buffer: 4000, DelayMax: 20_000}, wide(2), wide(2), 512<<10)
 		r := teams(s.pair, Read)["one"]
 		_, err = s.requester.SubmitAndWait(soon(t), r)
 		must(t, err)
 		if c := s.Connections(); broken < len(c) {
-			c[broken].ResetAfter(simkernel.ToClient, c[broken].Bytes(simkernel.ToClient)+8<<10)
+			c[broken].ResetAfter(simkernel.ToClient, c[broken].Bytes(simkernel.ToClient)+after)
 		}
+		pattern(s.local, 50)
+		was := [2][]byte{bytes.Clone(s.local.Bytes()), bytes.Clone(s.remote.Bytes())}
 		began := s.Now()
-		_, err = s.requester.SubmitAndWait(soon(t), r)
+		report, err := s.requester.SubmitAndWait(soon(t), r)
+		effectsAreTrue(t, s, r, was, report, err, fmt.Sprintf("connection %d after %d", broken, after))
 		return time.Duration(s.Now() - began), err
 	}
-	whole, err := took(99)
+	whole, err := took(99, 0)
 	must(t, err)
 	for i := range 4 {
-		if d, err := took(i); err != nil {
-			if failed++; d > whole/2 {
-				t.Errorf("connection %d broke, and that was told after %v; the whole takes %v", i, d, whole)
+		for _, after := range []uint64{10, 8 << 10} { // before any payload, and with some in place
+			if d, err := took(i, after); err != nil {
+				if failed++; d > whole/2 {
+					t.Errorf("connection %d broke after %d bytes, and that was told after %v; the whole takes %v", i, after, d, whole)
+				}
 			}
 		}
 	}
-	if failed < 2 {
-		t.Errorf("%d transfers failed, those of two lanes should", failed)
+	if failed < 4 {
+		t.Errorf("%d transfers failed, two of each lane should", failed)
+	}
+	for e := range EffectUnknown + 1 {
+		if got := partly(e); got != e && (e != EffectComplete || got != EffectPartial) || e == EffectComplete && got == e {
+			t.Errorf("%v of a part is %v of the whole", e, got)
+		}
 	}
 }
 
