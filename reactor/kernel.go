@@ -55,7 +55,7 @@ const (
 	// Receive reads at least one byte into Buffers, the first buffer first. Completion: N bytes, 0 at
 	// the end of the stream.
 	Receive
-	// Send writes at least one byte from Buffers, the first buffer first. Completion: N bytes. It never
+	// Send writes at least one byte from Buffers, the first buffer first, unless it is AtOnce. Completion: N bytes. It never
 	// raises SIGPIPE.
 	Send
 	// Watch waits until a descriptor is readable, closed by its peer or in error, and transfers
@@ -67,7 +67,12 @@ const (
 // the memory behind Buffers stays the submitter's, must lie outside movable or collectable
 // memory, and may be touched by the kernel until the completion has been returned by Poll.
 type Operation struct {
-	Kind       Kind
+	Kind Kind
+	// AtOnce makes a Send end without waiting for its peer: with as many bytes as there is room for when it is tried, none
+	// (N is 0, Err nil) if there is no room. Its buffers are the kernel's for that long only, and what it took is copied. It has
+	// the descriptor's place for a Send like any other: an earlier one that still waits is never overtaken. Other kinds
+	// end with EINVAL.
+	AtOnce     bool
 	Descriptor Descriptor
 	Ticket     Ticket
 	// Buffers holds header and payload; either may be empty (Receive, Send).

@@ -146,7 +146,7 @@ func (k *Kernel) Submit(op *reactor.Operation) {
 		return
 	}
 	endpoint.Seated[seat] = slot
-	if !k.blocked(endpoint, seat) {
+	if op.AtOnce || !k.blocked(endpoint, seat) {
 		k.operations.Push(slot)
 		return
 	}

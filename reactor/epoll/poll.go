@@ -151,6 +151,10 @@ func (k *Kernel) transfer(slot int32, r *socket.Record, c *reactor.Completion) b
 	}
 	edge := edgeOf(seat)
 	endpoint := k.endpoints.At(r.Descriptor)
+	if r.AtOnce { // c says that it moved nothing
+		endpoint.Blocked[seat] = endpoint.Armed&edge != 0
+		return true
+	}
 	if e := k.arm(r.Descriptor, endpoint, edge); e != 0 {
 		*c = reactor.Completion{Ticket: r.Ticket, Descriptor: r.Descriptor, Err: e}
 		return true

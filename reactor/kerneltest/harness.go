@@ -99,7 +99,7 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 		name  string
 		cases []conformance
 	}{
-		{"Listen", listenCases}, {"Stream", streamCases}, {"Cancel", cancelCases},
+		{"Listen", listenCases}, {"Stream", streamCases}, {"AtOnce", atOnceCases}, {"Cancel", cancelCases},
 		{"Wait", waitCases}, {"Fair", fairCases}, {"Random", randomCases}, {"Loop", loopCases},
 	}
 	for _, group := range groups {

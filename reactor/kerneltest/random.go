@@ -78,7 +78,11 @@ func (f *flow) act(r *rig, random *rand.Rand) {
 		for i := range len(x) + len(y) {
 			f.out[i] = counterByte(f.sent + i)
 		}
-		f.sending = r.send(f.sender, f.from, x, y)
+		send := r.send
+		if random.IntN(2) == 0 {
+			send = r.attempt
+		}
+		f.sending = send(f.sender, f.from, x, y)
 	case f.receiving == 0:
 		x, y := cut(f.in)
 		f.receiving = r.receive(f.receiver, f.to, x, y)

@@ -126,6 +126,8 @@ func (o *operation) try() (c reactor.Completion, done bool) {
 	switch {
 	case o.socket == nil:
 		errno, done = syscall.EBADF, true
+	case o.AtOnce && o.Kind != reactor.Send:
+		errno, done = syscall.EINVAL, true
 	case o.Kind == reactor.Accept:
 		errno, done = o.accept(&c)
 	case o.Kind == reactor.Connect:
@@ -140,6 +142,7 @@ func (o *operation) try() (c reactor.Completion, done bool) {
 	if !done && o.cancelled {
 		errno, done = syscall.ECANCELED, true
 	}
+	done = done || o.AtOnce // with nothing moved, if there was no room
 	if errno != 0 {
 		c.Err = errno
 	}

@@ -51,9 +51,12 @@ func Try(op *reactor.Operation, c *reactor.Completion) (done bool, left int) {
 	return true, left
 }
 
-// Check says what is wrong with an operation before any system call: 0, or EINVAL for an unknown kind or
-// for a transfer without bytes (the system would call it success, or the end of the stream).
+// Check says what is wrong with an operation before any system call: 0, or EINVAL for an unknown kind, for
+// a transfer without bytes (the system would call it success, or the end of the stream), and for one AtOnce that sends nothing.
 func Check(op *reactor.Operation) syscall.Errno {
+	if op.AtOnce && op.Kind != reactor.Send {
+		return unix.EINVAL
+	}
 	switch op.Kind {
 	case reactor.Receive, reactor.Send:
 		if len(op.Buffers[0]) == 0 && len(op.Buffers[1]) == 0 && op.Size() == 0 {

@@ -264,6 +264,10 @@ func (k *Kernel) transfer(slot int32, r *socket.Record, c *reactor.Completion, b
 		endpoint.Blocked[seat] = false
 		batch = false
 	}
+	if r.AtOnce { // never the ring's, which could only wait
+		k.atOnce(r, c, endpoint)
+		return true
+	}
 	asked := socket.Asked(&r.Operation)
 	stays := !batch && k.stays(r)
 	if (!endpoint.Blocked[seat] || stays && k.idle) && !(batch && !r.Large) {
@@ -297,6 +301,19 @@ func (k *Kernel) transfer(slot int32, r *socket.Record, c *reactor.Completion, b
 		return true
 	}
 	return false
+}
+
+// atOnce ends a Send that does not wait, by one call.
+func (k *Kernel) atOnce(r *socket.Record, c *reactor.Completion, endpoint *socket.Endpoint) {
+	k.load++
+	k.counters.Crossings++
+	done, left := socket.Try(&r.Operation, c)
+	k.load += c.N / bytesPerLoad
+	if !done {
+		endpoint.Blocked[socket.Output] = true // c says that it moved nothing
+	} else if c.Err == nil {
+		endpoint.Learn(socket.Output, c.N, socket.Asked(&r.Operation), left)
+	}
 }
 
 // stays says that an operation that cannot be done now is better tried again by the next Poll, than left to the
