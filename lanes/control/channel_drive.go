@@ -185,13 +185,30 @@ func (c *Channel) Send(a, b []byte) {
 // SendLast sends a, after which the active work has nothing more to send. It calls free before, in which another work may
 // Follow: that one's request goes out in the same call.
 func (c *Channel) SendLast(a []byte, free func()) {
+	c.close(free)
+	c.stream.Send(a, c.trailer)
+}
+
+// close lets another work Follow, whose request is the trailer then.
+func (c *Channel) close(free func()) {
 	if free != nil {
 		c.closing = true
 		free()
 		c.closing = false
 	}
-	c.stream.Send(a, c.trailer)
 }
+
+// SendLent is Send, and SendLentLast SendLast, of what is only lent (see Stream).
+func (c *Channel) SendLent(a []byte, lender Lender) { c.stream.SendLent(a, nil, 0, lender) }
+
+// SendLentLast is SendLast of what is only lent.
+func (c *Channel) SendLentLast(a []byte, free func(), lender Lender) {
+	c.close(free)
+	c.stream.SendLent(a, c.trailer, 0, lender)
+}
+
+// Instead goes on with a Send that was Short (see Stream).
+func (c *Channel) Instead(a []byte) { c.stream.Instead(a) }
 
 // Receive fills a, then b; the work's Received follows once least bytes are there.
 func (c *Channel) Receive(a, b []byte, least int) { c.stream.Receive(a, b, least) }
@@ -340,7 +357,7 @@ func (c *Channel) Active() Work {
 // the follower first.
 func (c *Channel) Follow(x *Exchange, work Follower, deadline reactor.Instant) bool {
 	alone := c.active != nil && c.head == nil && c.follower == nil && c.convoy.n == 0 && c.closed == nil
-	if !alone || c.stream.ending != nil || c.stream.out.ticket != 0 || deadline <= c.pool.lane.Now() {
+	if !alone || c.stream.ending != nil || c.stream.sending() || deadline <= c.pool.lane.Now() {
 		return false
 	}
 	x.work, x.deadline, x.channel, x.state = work, deadline, c, exchangeAhead

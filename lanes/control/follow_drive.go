@@ -93,7 +93,7 @@ func (f *convoyFlush) Expire(*reactor.Timer, reactor.Instant) { (*Channel)(f).de
 // depart sends the wave that was filled, unless something is being sent: then it goes after that.
 func (c *Channel) depart() {
 	v := &c.convoy
-	if v.filled == 0 || c.stream.ending != nil || c.stream.out.ticket != 0 || v.sending {
+	if v.filled == 0 || c.stream.ending != nil || c.stream.sending() || v.sending {
 		return
 	}
 	b := v.filling()

@@ -21,7 +21,7 @@ func (c *Channel) forsake(x *Exchange, fault *lanes.Fault) bool {
 	if work == nil || c.stream.ending != nil || c.alone(x) {
 		return false
 	}
-	if x == c.active && (work.Replying() || c.stream.out.ticket != 0 && !c.convoy.sending) {
+	if x == c.active && (work.Replying() || c.stream.sending() && !c.convoy.sending) {
 		return false
 	}
 	heir := &forsaken{}

@@ -97,6 +97,12 @@ func (s *Session) Take(h Handler) { s.handler = h }
 // Send and Receive move bytes for the handler (see Stream).
 func (s *Session) Send(a, b []byte) { s.stream.Send(a, b) }
 
+// SendLent sends a, then b, which is only lent; Instead goes on when that was Short (see Stream).
+func (s *Session) SendLent(a, b []byte, lender Lender) { s.stream.SendLent(a, b, 1, lender) }
+
+// Instead goes on with a Send that was Short (see Stream).
+func (s *Session) Instead(b []byte) { s.stream.Instead(b) }
+
 // Receive fills a, then b; the handler's Received follows once least bytes are there.
 func (s *Session) Receive(a, b []byte, least int) { s.stream.Receive(a, b, least) }
 

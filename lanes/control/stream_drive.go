@@ -44,6 +44,7 @@ type half struct {
 	buffers [2][]byte
 	least   int // bytes after which the user is told
 	moved   int
+	asked   int // sending: bytes of the operation under way
 }
 
 func (h *half) start(a, b []byte, least int) {
@@ -88,6 +89,9 @@ type Stream struct {
 	held       int            // bytes in it that are not with the system
 	extra      int            // bytes of the Send under way that are SendSoon's
 	behind     [2][]byte      // of a Send that waits for those
+	lender     Lender         // of the Send under way, while the system may take from what was lent; nil: nothing is
+	loan       int            // which of its buffers was lent
+	stopped    bool           // true exactly while that Send waits for Instead
 	telling    bool           // true exactly while the user is told something, or resumed: inside Complete, Expire and resume
 	soon       reactor.Timer  // armed while something is due outside of them
 }
@@ -117,13 +121,52 @@ func (s *Stream) connect(op reactor.Operation) {
 	s.out.ticket = s.lane.Submit(op, s)
 }
 
+// Lender lends memory to a Send for as long as the system takes from it without waiting for the peer.
+type Lender interface {
+	// Short: the system took only n bytes of what was lent, and what was lent is the lender's again. The Send goes on with Instead.
+	// It may come before SendLent returns.
+	Short(n int)
+}
+
 // Send sends a, then b. Both stay untouched by their owner until Sent or Lost.
 func (s *Stream) Send(a, b []byte) {
+	s.lender = nil
+	s.send(a, b)
+}
+
+// SendLent is a Send of which one buffer, with the index loan, is only lent: until Sent, Short or Lost, each of which comes without
+// waiting for the peer. The other one is the stream's until Sent or Lost.
+func (s *Stream) SendLent(a, b []byte, loan int, lender Lender) {
+	s.lender, s.loan = lender, loan
+	s.send(a, b)
+}
+
+// Instead goes on with a Send that was Short: b is what was lent, at another place, and stays untouched until Sent or Lost.
+func (s *Stream) Instead(b []byte) {
+	if s.ending != nil {
+		return
+	}
+	s.stopped = false
+	if len(s.behind[0])+len(s.behind[1]) > 0 {
+		s.behind[s.loan] = b
+		s.follow()
+		return
+	}
+	s.out.buffers[s.loan] = b
+	s.push()
+}
+
+// sending is true exactly while a Send is not at its end.
+func (s *Stream) sending() bool { return s.out.ticket != 0 || s.stopped }
+
+func (s *Stream) send(a, b []byte) {
 	if s.ending != nil {
 		return // Lost is on its way and reports that nothing was sent
 	}
-	if s.out.ticket != 0 && s.extra > 0 { // what SendSoon was given found nothing to go with
-		s.behind = [2][]byte{a, b}
+	if s.out.ticket != 0 && s.extra > 0 { // what SendSoon was given found nothing to go with, and may have to wait for the peer
+		if s.behind = [2][]byte{a, b}; s.lender != nil {
+			s.short(0)
+		}
 		return
 	}
 	if s.extra = s.held; s.held > 0 {
@@ -136,7 +179,7 @@ func (s *Stream) Send(a, b []byte) {
 // SendSoon sends a copy of b, in one call with what is sent next if that is before the user's present call returns. The
 // user is not told. False when that is not to be had; then nothing was done.
 func (s *Stream) SendSoon(b []byte) bool {
-	if !s.telling || s.held > 0 || len(b) > len(s.along) || s.out.ticket != 0 || s.ending != nil {
+	if !s.telling || s.held > 0 || len(b) > len(s.along) || s.sending() || s.ending != nil {
 		return false
 	}
 	s.held = copy(s.along, b)
@@ -144,7 +187,26 @@ func (s *Stream) SendSoon(b []byte) bool {
 }
 
 func (s *Stream) push() {
-	s.out.ticket = s.lane.Submit(reactor.Operation{Kind: reactor.Send, Descriptor: s.descriptor, Buffers: s.out.rest()}, s)
+	rest := s.out.rest()
+	s.out.asked = len(rest[0]) + len(rest[1])
+	op := reactor.Operation{Kind: reactor.Send, AtOnce: s.lender != nil, Descriptor: s.descriptor, Buffers: rest}
+	s.out.ticket = s.lane.Submit(op, s)
+}
+
+// lentMoved is how many bytes of what was lent are with the system.
+func (s *Stream) lentMoved() int {
+	n := s.out.moved
+	for _, b := range s.out.buffers[:s.loan] {
+		n -= len(b)
+	}
+	return min(max(n, 0), len(s.out.buffers[s.loan]))
+}
+
+// short ends a loan of which the system took only n bytes.
+func (s *Stream) short(n int) {
+	lender := s.lender
+	s.lender, s.stopped = nil, true
+	lender.Short(n)
 }
 
 // Receive fills a, then b, and tells the user once at least least bytes are there. Both belong to
@@ -304,6 +366,8 @@ func (s *Stream) proceed(e reactor.Event) {
 		s.Retire(e.Err)
 	case e.Kind == reactor.Connect:
 		s.user.Connected()
+	case e.Kind == reactor.Send && s.lender != nil && e.N < s.out.asked:
+		s.short(s.lentMoved())
 	case e.Kind == reactor.Send && s.out.moved < s.out.least:
 		s.push()
 	case e.Kind == reactor.Send:
@@ -325,12 +389,18 @@ func (s *Stream) sent() {
 	s.extra = 0
 	s.out.start(nil, nil, 0)
 	if moved > 0 {
+		s.lender = nil
 		s.user.Sent(moved)
 		return
 	}
-	if a, b := s.behind[0], s.behind[1]; len(a)+len(b) > 0 {
+	s.follow()
+}
+
+// follow sends what waited for SendSoon's bytes, once those are sent and nobody copies it.
+func (s *Stream) follow() {
+	if a, b := s.behind[0], s.behind[1]; len(a)+len(b) > 0 && s.out.ticket == 0 && !s.stopped {
 		s.behind = [2][]byte{}
-		s.Send(a, b)
+		s.send(a, b)
 	}
 }
 
