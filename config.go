@@ -31,8 +31,8 @@ func (s Switch) on(standard bool) bool { return s == On || s == Default && stand
 type Placement uint8
 
 const (
-	// Staged moves payload through buffers of the engine's own: a failed READ leaves the local range as it
-	// was, an uncommitted WRITE the remote one.
+	// Staged moves payload through buffers of the engine's own, at the sender only what the socket does not take at once: a
+	// failed READ leaves the local range as it was, an uncommitted WRITE the remote one.
 	Staged Placement = iota
 	// Direct lets the socket read and write the registered range itself. Faster by one copy; a failure
 	// may leave part of the bytes changed, and the report says so.

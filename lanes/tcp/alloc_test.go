@@ -17,8 +17,8 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 	mappings(t)
 	for _, direct := range []bool{false, true} {
 		for _, direction := range []lanes.Direction{lanes.Read, lanes.Write} {
-			for _, length := range []uint64{0, 64, 100_000} {
-				r := newRig(t, 1, simkernel.WorldOptions{})
+			for i, length := range []uint64{0, 64, 100_000, 100_000} {
+				r := newRig(t, 1, simkernel.WorldOptions{Buffer: []int{0, 0, 0, 4096}[i]}) // the last payload goes in many pieces
 				source, requester := r.node(sourceHost, setup{direct: direct}), r.node(requesterHost, setup{direct: direct})
 				remote, local := source.register(100_000, netproto.ReadWrite, 1), requester.register(100_000, netproto.LocalOnly, 2)
 				c := requester.channel(source.address)

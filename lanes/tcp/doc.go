@@ -6,6 +6,12 @@
 // Transfer's owner, the source's by the handler. Each gives back in one place (end, release), after the
 // kernel has.
 //
+// The sender's owned buffer is the socket's, as far as that has room: a payload of 64 KiB or more goes from the leased range
+// into the socket in sends that never wait for the peer (reactor.Operation.AtOnce). What they do not take is copied into the
+// staging buffer under the same lease, so that the payload is one snapshot, and is sent from there. So no lease waits for a
+// peer, and a peer that keeps up costs no copy. The staging buffer is there before anything is promised to the peer. Smaller
+// payloads are copied first.
+//
 // A range in device memory has the lease of direct placement and a flow of pinned chunks between it and the socket
 // (staging.Flow), which both end behind the stream: a transfer or a handler has ended when no copy is under way any
 // more, or says that this is unproven. It is placed chunk by chunk, since to keep a whole payload back would need all of
@@ -20,7 +26,7 @@
 // It imports lanes, lanes/control, lanes/staging, netproto, reactor and segments. The machines decide and do
 // nothing else; the drives act.
 //
-//	READ:  request ▶ reply ▶ payload ▶ commit ▶ done        source: snapshot ▶ sending ▶ done
+//	READ:  request ▶ reply ▶ payload ▶ commit ▶ done        source: snapshot ▶ sending (short: ▶ keeping ▶ sending) ▶ done
 //	WRITE: request ▶ ready ▶ payload ▶ receipt ▶ done       source: readying ▶ receiving ▶ commit ▶ acking ▶ done
 //	device: … ▶ flow running ▶ flow ended ▶ done            and Failed, Lost ▶ flow ending ▶ done
 //

@@ -107,7 +107,14 @@ func (h *serving) step() {
 				h.push()
 				return
 			}
-			h.session.Send(h.session.Header(netproto.StatusSuccess, h.machine.length), h.payload())
+			h.reply()
+			return
+		case serveKeeping:
+			if !h.keep() {
+				return
+			}
+			h.machine.leased()
+			h.session.Instead(h.payload())
 			return
 		case serveReadying:
 			if h.device.on && !h.roomy() {
@@ -136,6 +143,38 @@ func (h *serving) step() {
 	}
 }
 
+// reply sends header and payload.
+func (h *serving) reply() {
+	header := h.session.Header(netproto.StatusSuccess, h.machine.length)
+	if h.lends() {
+		h.session.SendLent(header, h.payload(), h)
+		return
+	}
+	h.session.Send(header, h.payload())
+}
+
+// lends is true exactly for a payload that goes from the leased range into the socket, as far as that takes it at once.
+func (h *serving) lends() bool {
+	return !h.write && h.staging.Held() && h.machine.length >= lentBytes
+}
+
+// Short copies what the socket did not take at once, under the lease under which it took the rest (control.Lender).
+func (h *serving) Short(n int) {
+	h.copied = n
+	h.machine.short()
+	h.step()
+}
+
+// keep goes on with that; false while slices are left.
+func (h *serving) keep() bool {
+	if h.copy(); uint64(h.copied) < h.machine.length {
+		h.service.lane.Arm(&h.retry, nextTurn(h.service.lane), h)
+		return false
+	}
+	h.lease.Return()
+	return true
+}
+
 // touch leases the range and, with owned buffers, copies out of it or into it, slice by slice under one lease.
 // False while another access conflicts, or slices are left; then the timer goes on, and the source's deadline
 // bounds the waiting.
@@ -154,15 +193,10 @@ func (h *serving) touch() bool {
 		}
 		h.lease, h.copied = lease, 0
 	}
-	if !h.staging.Held() { // direct: the lease is all, until settle
+	if !h.staging.Held() || h.lends() { // direct: the lease is all, until settle
 		return true
 	}
-	if h.copy(); uint64(h.copied) < h.machine.length {
-		lane.Arm(&h.retry, nextTurn(lane), h)
-		return false
-	}
-	h.lease.Return()
-	return true
+	return h.keep()
 }
 
 // copy moves one slice between range and staging.
@@ -175,6 +209,7 @@ func (h *serving) copy() {
 	h.copied = lanes.CopySlice(staging, leased, h.copied)
 }
 
+// payload is where the payload goes to, or comes from.
 func (h *serving) payload() []byte {
 	if h.lease.Held() {
 		return h.lease.Bytes()

@@ -2,7 +2,8 @@ package tcp
 
 // serveStage is how far one admitted frame has come, at the source.
 //
-//	READ:  snapshot ─leased, copied─▶ sending ─sent─▶ done
+//	READ:  snapshot ─leased, or copied─▶ sending ─sent─▶ done
+//	                                     └─short─▶ keeping ─copied─▶ sending
 //	WRITE: readying ─sent─▶ receiving ─complete─▶ commit ─leased, copied─▶ acking ─sent─▶ done
 //
 // Direct placement leases in snapshot (READ) or before readying (WRITE: lease) and holds the lease
@@ -12,6 +13,7 @@ type serveStage uint8
 const (
 	serveSnapshot serveStage = iota
 	serveSending
+	serveKeeping
 	serveLease
 	serveReadying
 	serveReceiving
@@ -39,7 +41,7 @@ func newServe(write, direct bool, length uint64) serveMachine {
 // leased: the lease that the stage waits for is held.
 func (m *serveMachine) leased() {
 	switch m.stage {
-	case serveSnapshot:
+	case serveSnapshot, serveKeeping:
 		m.stage = serveSending
 	case serveLease:
 		m.stage = serveReadying
@@ -47,6 +49,9 @@ func (m *serveMachine) leased() {
 		m.stage = serveAcking
 	}
 }
+
+// short: not all of a payload that is sent from the leased range itself went at once.
+func (m *serveMachine) short() { m.stage = serveKeeping }
 
 // sent: the reply header, with payload or without, is out. An empty WRITE has no payload to wait for.
 func (m *serveMachine) sent() {

@@ -18,6 +18,11 @@ const leaseGrace = 100 * time.Millisecond
 // late then, and somebody who comes while a large payload is sent waits for no second one.
 const lastBytes = 1 << 20
 
+// lentBytes is from how many bytes on a payload is sent from the leased range itself as far as the socket takes it at once,
+// instead of from a copy. A copy of less costs next to nothing, and its lease ends in the same step. A variable for
+// the tests, most of whose payloads are small.
+var lentBytes uint64 = 64 << 10
+
 // nextTurn is the first instant that belongs to the lane's next turn.
 func nextTurn(lane *lanes.Lane) reactor.Instant { return lane.Now().After(1) }
 
@@ -53,7 +58,8 @@ type Transfer struct {
 	copied   int             // bytes between local range and staging, while the range is leased for it
 	sent     uint64          // WRITE: bytes of the payload that are with the system, not from a device
 	staged   bool            // WRITE: true exactly when the payload is in staging
-	ready    bool            // WRITE: true exactly when the source waits for the payload and it is not staged yet
+	ready    bool            // WRITE: true exactly when the source waits for the payload and none of it is being sent
+	short    bool            // WRITE: true exactly while the rest of what was lent is copied
 	leaseBy  reactor.Instant // direct: until when a conflicting lease is waited for; 0 before the first try
 	waiting  bool            // true exactly while the transfer waits for it and is in no queue
 	prepared bool            // true exactly when lease or staging was taken before Begin
@@ -143,6 +149,7 @@ func (t *Transfer) reset(c *control.Channel) {
 	m := machine{expected: t.Epoch, length: t.Length}
 	t.read, t.write = readMachine{machine: m}, writeMachine{machine: m}
 	t.sent = 0
+	t.short = false
 	t.staged, t.ready, t.prepared, t.held, t.complete = false, false, false, false, false
 	t.backoff, t.leaseBy, t.waiting = lanes.Backoff{}, 0, false
 	t.device.reset(t.Local, t.Length)
@@ -254,6 +261,9 @@ func (t *Transfer) through(n int) bool {
 		t.sendRest()
 		return false
 	}
+	if t.lends() && t.lease.Held() {
+		t.lease.Return()
+	}
 	return true
 }
 
@@ -298,20 +308,39 @@ func (t *Transfer) conclude(m *machine) {
 	t.end(lanes.Outcome{Bytes: t.Length, Remote: lanes.EffectComplete, Drained: true})
 }
 
-// stage copies the input into the owned buffer under its lease, slice by slice; false while it is not
-// complete, and the timer goes on.
-func (t *Transfer) stage() bool {
-	if t.staged || t.direct() {
+// lends is true exactly for a WRITE whose payload goes from the leased range into the socket, as far as that takes it at once.
+func (t *Transfer) lends() bool {
+	return t.Direction == lanes.Write && t.Length >= lentBytes && !t.direct()
+}
+
+// borrow leases the input; false while another access conflicts, and the timer goes on.
+func (t *Transfer) borrow() bool {
+	if t.lease.Held() {
 		return true
 	}
-	if !t.lease.Held() {
-		lease, err := t.Local.Lease(t.LocalOffset, t.Length, segments.Shared)
-		if err != nil {
-			t.again()
-			return false
-		}
-		t.lease, t.copied = lease, 0
+	lease, err := t.Local.Lease(t.LocalOffset, t.Length, segments.Shared)
+	if err != nil {
+		t.again()
+		return false
 	}
+	t.lease, t.copied = lease, 0
+	return true
+}
+
+// stage copies the input into the owned buffer under its lease, slice by slice; false while it is not
+// complete, and the timer goes on. What is lent is leased once the source is ready for it, so that no lease waits for a peer.
+func (t *Transfer) stage() bool {
+	switch {
+	case t.staged || t.direct():
+		return true
+	case t.lends():
+		return t.ready && t.borrow()
+	}
+	return t.borrow() && t.keep()
+}
+
+// keep goes on with the copy.
+func (t *Transfer) keep() bool {
 	t.copied = lanes.CopySlice(t.staging.Bytes(t.Length), t.lease.Bytes(), t.copied)
 	if uint64(t.copied) < t.Length {
 		t.lane().Arm(&t.retry, nextTurn(t.lane()), t)
@@ -336,12 +365,40 @@ func (t *Transfer) sendPayload() {
 
 // sendRest sends what is left of the payload, its end by itself.
 func (t *Transfer) sendRest() {
+	switch piece, last := t.piece(); {
+	case last && t.lease.Held() && t.lends():
+		t.channel.SendLentLast(piece, t.Free, t)
+	case last:
+		t.channel.SendLast(piece, t.Free)
+	case t.lease.Held() && t.lends():
+		t.channel.SendLent(piece, t)
+	default:
+		t.channel.Send(piece, nil)
+	}
+}
+
+// piece is what of the payload goes next.
+func (t *Transfer) piece() (b []byte, last bool) {
 	rest := t.payload()[t.sent:]
 	if len(rest) > lastBytes {
-		t.channel.Send(rest[:len(rest)-lastBytes], nil)
-		return
+		return rest[:len(rest)-lastBytes], false
 	}
-	t.channel.SendLast(rest, t.Free)
+	return rest, true
+}
+
+// Short copies what the socket did not take at once, under the lease under which it took the rest (control.Lender).
+func (t *Transfer) Short(n int) {
+	t.copied, t.short = int(t.sent)+n, true
+	t.goOn()
+}
+
+// goOn sends the rest from the copy once that is complete.
+func (t *Transfer) goOn() {
+	if t.keep() {
+		t.short = false
+		piece, _ := t.piece()
+		t.channel.Instead(piece)
+	}
 }
 
 func (t *Transfer) again() {
@@ -357,6 +414,8 @@ func (t *Transfer) Expire(*reactor.Timer, reactor.Instant) {
 	switch {
 	case t.waiting:
 		t.enter()
+	case t.short:
+		t.goOn()
 	case t.Direction == lanes.Write:
 		t.sendPayload()
 	default:
