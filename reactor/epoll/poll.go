@@ -176,7 +176,7 @@ func (k *Kernel) learn(r *socket.Record, c *reactor.Completion, seat socket.Seat
 		endpoint := k.endpoints.At(r.Descriptor)
 		// Without a registration no event would ever come, and 0 bytes are the end of the stream.
 		if c.Err == nil && c.N > 0 && endpoint.Armed&edgeOf(seat) != 0 {
-			endpoint.Learn(seat, c.N, socket.Asked(&r.Operation), left)
+			endpoint.Learn(seat, c.N, r.Asked, left)
 		}
 	}
 }

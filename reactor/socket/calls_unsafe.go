@@ -27,8 +27,12 @@ func vector(iov *[2]unix.Iovec, b *[2][]byte) int {
 	return first + second
 }
 
-// fewParts is how many buffers have their list on a small stack frame.
-const fewParts = 64
+// A list on the stack is filled with zeros first, hence one for few buffers, one for 1 MiB in pages of 4 KiB, and one for
+// the most.
+const (
+	fewParts  = 64
+	someParts = 272
+)
 
 // receiveInto is receive for however many buffers the operation has.
 func receiveInto(fd int, op *reactor.Operation) (n, left int, e syscall.Errno) {
@@ -40,12 +44,20 @@ func receiveInto(fd int, op *reactor.Operation) (n, left int, e syscall.Errno) {
 	case op.Parts() <= fewParts:
 		var iov [fewParts]unix.Iovec
 		return receive(fd, iov[:list(iov[:], op)])
+	case op.Parts() <= someParts:
+		return receiveSome(fd, op)
 	}
 	return receiveMany(fd, op)
 }
 
-// receiveMany keeps the large list off the stack frame of those who need none.
+// receiveSome and receiveMany keep their lists off the stack frames of those who need less.
 //
+//go:noinline
+func receiveSome(fd int, op *reactor.Operation) (n, left int, e syscall.Errno) {
+	var iov [someParts]unix.Iovec
+	return receive(fd, iov[:list(iov[:], op)])
+}
+
 //go:noinline
 func receiveMany(fd int, op *reactor.Operation) (n, left int, e syscall.Errno) {
 	var iov [reactor.CallBuffers]unix.Iovec
@@ -60,8 +72,16 @@ func sendFrom(fd int, op *reactor.Operation) (int, syscall.Errno) {
 	case op.Parts() <= fewParts:
 		var iov [fewParts]unix.Iovec
 		return sendList(fd, iov[:list(iov[:], op)])
+	case op.Parts() <= someParts:
+		return sendSome(fd, op)
 	}
 	return sendMany(fd, op)
+}
+
+//go:noinline
+func sendSome(fd int, op *reactor.Operation) (int, syscall.Errno) {
+	var iov [someParts]unix.Iovec
+	return sendList(fd, iov[:list(iov[:], op)])
 }
 
 //go:noinline

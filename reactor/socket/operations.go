@@ -42,6 +42,8 @@ type Record struct {
 	Passed uint8
 	// Large is true exactly when the operation asks for more than SmallBytes.
 	Large bool
+	// Asked is how many bytes one Try of the operation asks for.
+	Asked int
 	// Refused is the error found when the operation was submitted, or 0. Such an operation has no seat.
 	Refused syscall.Errno
 	// Note is the kernel's own, zero at first.
@@ -97,7 +99,8 @@ func (o *Operations) Add(op *reactor.Operation) int32 {
 	} else {
 		o.free = o.records[slot].next
 	}
-	o.records[slot] = Record{Operation: *op, Large: large(op), next: NoSlot}
+	asked := asked(op)
+	o.records[slot] = Record{Operation: *op, Asked: asked, Large: asked > SmallBytes, next: NoSlot}
 	o.tickets[slot] = op.Ticket
 	o.used[slot] = true
 	o.live++
@@ -124,15 +127,6 @@ func (o *Operations) Find(ticket reactor.Ticket) int32 {
 		}
 	}
 	return NoSlot
-}
-
-// large says that an operation asks for more than SmallBytes.
-func large(op *reactor.Operation) bool {
-	n := len(op.Buffers[0]) + len(op.Buffers[1])
-	for i := 0; i < len(op.More) && n <= SmallBytes; i++ {
-		n += len(op.More[i])
-	}
-	return n > SmallBytes
 }
 
 // Push puts an operation at the end of the queue; one that is already there stays where it is.

@@ -1,6 +1,7 @@
 package socket
 
 import (
+	"bytes"
 	"errors"
 	"net/netip"
 	"os"
@@ -395,9 +396,54 @@ func TestReceiveTellsWhatIsLeft(t *testing.T) {
 func TestCallsAreBoundedInBytes(t *testing.T) {
 	op := reactor.Operation{Buffers: [2][]byte{make([]byte, CallBytes-1), make([]byte, 10)}}
 	var iov [2]unix.Iovec
-	if n := vector(&iov, &op.Buffers); n != CallBytes || iov[1].Len != 1 || Asked(&op) != CallBytes {
-		t.Errorf("%d bytes, second %d, asked %d", n, iov[1].Len, Asked(&op))
+	if n := vector(&iov, &op.Buffers); n != CallBytes || iov[1].Len != 1 || asked(&op) != CallBytes {
+		t.Errorf("%d bytes, second %d, asked %d", n, iov[1].Len, asked(&op))
 	}
+}
+
+// However many buffers an operation has, as many of them as a call takes are moved in their order, and counted.
+func TestAsManyBuffersMoveAsACallTakes(t *testing.T) {
+	client, server := pair(t, "127.0.0.1:0", reactor.SocketOptions{})
+	defer unix.Close(client)
+	defer unix.Close(server)
+	for _, least := range []int{0, 1} { // every third buffer is empty, or none
+		for _, parts := range []int{3, fewParts, fewParts + 1, someParts, someParts + 1, reactor.CallBuffers, reactor.CallBuffers + 9} {
+			from, to := make([]byte, 3*parts), make([]byte, 3*parts)
+			for i := range from {
+				from[i] = byte(i*7 + parts)
+			}
+			send, size := manyBuffers(reactor.Send, client, from, parts, least)
+			receive, _ := manyBuffers(reactor.Receive, server, to, parts, least)
+			o := NewOperations(1)
+			if r := o.At(o.Add(&send)); r.Asked != size {
+				t.Errorf("%d buffers: asked for %d bytes, want %d", parts, r.Asked, size)
+			}
+			if c := must(t, attempt(t, send)); c.N != size {
+				t.Fatalf("%d buffers: sent %d bytes, want %d", parts, c.N, size)
+			}
+			if c := must(t, attempt(t, receive)); c.N != size || !bytes.Equal(from[:size], to[:size]) {
+				t.Errorf("%d buffers: received %d bytes, want these %d", parts, c.N, size)
+			}
+		}
+	}
+}
+
+// manyBuffers is an operation with so many buffers of at least so many bytes, and how many bytes one call moves.
+func manyBuffers(kind reactor.Kind, fd int, memory []byte, parts, least int) (op reactor.Operation, size int) {
+	op = reactor.Operation{Kind: kind, Descriptor: reactor.Descriptor(fd)}
+	for i := range parts {
+		n := least + i%3
+		part := memory[:n:n]
+		if memory = memory[n:]; i < reactor.CallBuffers {
+			size += n
+		}
+		if i < len(op.Buffers) {
+			op.Buffers[i] = part
+		} else {
+			op.More = append(op.More, part)
+		}
+	}
+	return op, size
 }
 
 // proves L-6

@@ -72,14 +72,14 @@ func Check(op *reactor.Operation) syscall.Errno {
 	return 0
 }
 
-// Asked returns how many bytes one Try of op asks for.
-func Asked(op *reactor.Operation) int {
+// asked is how many bytes one Try of op asks for.
+func asked(op *reactor.Operation) int {
 	if len(op.More) == 0 {
 		return min(len(op.Buffers[0])+len(op.Buffers[1]), CallBytes)
 	}
-	n := 0
-	for i := 0; i < op.Parts() && n < CallBytes; i++ {
-		n += len(op.Part(i))
+	n := len(op.Buffers[0]) + len(op.Buffers[1])
+	for i := 0; i < op.Parts()-len(op.Buffers) && n < CallBytes; i++ {
+		n += len(op.More[i])
 	}
 	return min(n, CallBytes)
 }

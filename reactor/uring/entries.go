@@ -125,7 +125,7 @@ func (k *Kernel) result(slot int32, r *socket.Record, event *CompletionEvent, c 
 	case e == 0 && !polled:
 		c.N = int(event.Result)
 		k.load += c.N / bytesPerLoad
-		k.endpoints.At(r.Descriptor).Learn(socket.SeatOf(r.Kind), c.N, socket.Asked(&r.Operation), k.left(r, event))
+		k.endpoints.At(r.Descriptor).Learn(socket.SeatOf(r.Kind), c.N, r.Asked, k.left(r, event))
 		return true
 	case r.Cancelled && (e == unix.ECANCELED || e == unix.EAGAIN || e == unix.EINTR):
 		c.Err = unix.ECANCELED

@@ -268,7 +268,6 @@ func (k *Kernel) transfer(slot int32, r *socket.Record, c *reactor.Completion, b
 		k.atOnce(r, c, endpoint)
 		return true
 	}
-	asked := socket.Asked(&r.Operation)
 	stays := !batch && k.stays(r)
 	if (!endpoint.Blocked[seat] || stays && k.idle) && !(batch && !r.Large) {
 		k.load++
@@ -276,7 +275,7 @@ func (k *Kernel) transfer(slot int32, r *socket.Record, c *reactor.Completion, b
 		if done, left := socket.Try(&r.Operation, c); done {
 			k.load += c.N / bytesPerLoad
 			if c.Err == nil {
-				endpoint.Learn(seat, c.N, asked, left)
+				endpoint.Learn(seat, c.N, r.Asked, left)
 			}
 			return true
 		}
@@ -312,7 +311,7 @@ func (k *Kernel) atOnce(r *socket.Record, c *reactor.Completion, endpoint *socke
 	if !done {
 		endpoint.Blocked[socket.Output] = true // c says that it moved nothing
 	} else if c.Err == nil {
-		endpoint.Learn(socket.Output, c.N, socket.Asked(&r.Operation), left)
+		endpoint.Learn(socket.Output, c.N, r.Asked, left)
 	}
 }
 
