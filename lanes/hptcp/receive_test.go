@@ -3,6 +3,7 @@ package hptcp
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/netproto"
@@ -88,4 +89,31 @@ func TestBehindALargePayloadLittleIsReceivedAside(t *testing.T) {
 		}
 		r.finish()
 	}
+}
+
+// That holds for the next receive as well, where the payload ended with the one before, and no longer: frames may follow.
+//
+// proves H-4
+func TestTheReceiveBehindALargePayloadIsSmallOnce(t *testing.T) {
+	mappings(t)
+	r := newRig(t, 5, simkernel.WorldOptions{})
+	config := Config{StreamsMax: 1}
+	source, requester, peer := r.pair(setup{config: config}, setup{config: config})
+	remote, local := source.register(1<<20, netproto.ReadWrite, 1), requester.register(1<<20, netproto.LocalOnly, 2)
+	for _, c := range []struct {
+		direction   lanes.Direction
+		length      uint64
+		least, most int
+	}{{lanes.Read, 100, inboxMin, inboxBytes}, {lanes.Read, 1 << 20, 0, inboxBehind}, {lanes.Write, 100, inboxMin, inboxBytes}} {
+		a := requester.ask(c.direction, local, remote.ID())
+		a.Length = c.length
+		if o := r.wait(a.start(peer)); o.Err != nil {
+			t.Fatalf("%+v", o)
+		}
+		r.pass(time.Millisecond) // until the next receive is out
+		if list := peer.links[0].stream.asked(); len(list) != 1 || len(list[0]) < c.least || len(list[0]) > c.most {
+			t.Errorf("behind %d bytes there is room for %d in %d buffers, want %d to %d in one", c.length, len(list[0]), len(list), c.least, c.most)
+		}
+	}
+	r.finish()
 }

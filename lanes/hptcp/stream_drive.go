@@ -15,8 +15,8 @@ const (
 	inboxBytes = 16 << 10
 	// inboxMin is how much room a receive has for the frames behind a payload, at least.
 	inboxMin = 4 << 10
-	// inboxBehind is how much it has at most behind a large payload: what follows is another one, whose bytes would be
-	// copied from the inbox, and its frame is small.
+	// inboxBehind is how much it has at most behind a large payload, in the same receive or the next: what follows is
+	// another one, whose bytes would be copied from the inbox, and its frame is small.
 	inboxBehind = 1 << 10
 	// boxRetry is how long a stream waits that found no memory for what it has to send. Memory that comes back tells nobody,
 	// and nothing else may happen on the stream: the peer waits for just these frames.
@@ -68,7 +68,7 @@ type stream struct {
 	first     int            // in into
 	left      uint64         // payload bytes that are still to come into it
 	placing   bool           // true exactly from place until placed
-	sizable   bool           // true exactly while that payload is a large one
+	sizable   bool           // true exactly while a large payload arrives, and for the receive behind it
 	tailed    bool           // true exactly while the last buffer of into is the inbox's, for a receive
 	paused    bool           // true exactly while the user takes no frames
 	busy      bool           // true exactly while digest runs
@@ -223,7 +223,7 @@ func (s *stream) tail() []byte {
 		end = copy(inbox, s.have)
 		s.have = inbox[:end]
 	}
-	if s.placing && s.sizable {
+	if s.sizable {
 		return inbox[end:min(len(inbox), end+inboxBehind)]
 	}
 	return inbox[end:]
@@ -231,6 +231,7 @@ func (s *stream) tail() []byte {
 
 // took records a receive of n bytes.
 func (s *stream) took(n int) {
+	s.sizable = s.sizable && s.placing
 	direct := int(min(uint64(n), s.pending()))
 	if s.tailed {
 		last := len(s.into) - 1
