@@ -285,7 +285,8 @@ func (o *op) hiddenBy() bool {
 }
 
 // explains says by which legal content an open change is the op's, nil when it is not: its range holds a legal content, whole if the range is placed
-// at once, and up to the last change if it is placed directly.
+// at once, and up to the last change if it is placed directly or copied in several turns, in the order in which the
+// pages travel.
 func (o *op) explains(m *memory, open, free []bool) []byte {
 	last := -1
 	for i := o.toAt; i < o.toAt+o.length; i++ {
@@ -304,7 +305,7 @@ func (o *op) explains(m *memory, open, free []bool) []byte {
 		if fits(content[:end], m.data[o.toAt:], free[o.toAt:]) {
 			return content
 		}
-		if o.strewn() && o.direct && scattered(content, m.data[o.toAt:], open[o.toAt:]) {
+		if o.strewn() && o.pieces() && scattered(content, m.data[o.toAt:], open[o.toAt:]) {
 			return content
 		}
 	}
