@@ -142,15 +142,19 @@ func (k *Kernel) perform(slot int32, c *reactor.Completion) bool {
 // transfer tries a Receive, Send, Accept or Connect.
 func (k *Kernel) transfer(slot int32, r *socket.Record, c *reactor.Completion) bool {
 	seat := socket.SeatOf(r.Kind)
+	endpoint := k.endpoints.At(r.Descriptor)
+	try := socket.Try
+	if endpoint.Blocked[seat] { // a glance
+		try = socket.Look
+	}
 	k.counters.Crossings++
 	k.load++
-	if done, left := socket.Try(&r.Operation, c); done {
+	if done, left := try(&r.Operation, c); done {
 		k.load += c.N / bytesPerLoad
 		k.learn(r, c, seat, left)
 		return true
 	}
 	edge := edgeOf(seat)
-	endpoint := k.endpoints.At(r.Descriptor)
 	if r.AtOnce { // c says that it moved nothing
 		endpoint.Blocked[seat] = endpoint.Armed&edge != 0
 		return true

@@ -11,6 +11,7 @@ var waitCases = []conformance{
 	{"PollReturnsAtUntil", untilRespected},
 	{"PastUntilDoesNotBlock", pastUntil},
 	{"BriefPollPerformsAndTheNextOneLooks", briefPoll},
+	{"WhatSpinningReceivesLosesNothingBehindIt", spinningReceives},
 	{"WakeBeforePollIsNotLost", wakeBefore},
 	{"WakeDuringPollEndsIt", wakeDuring},
 	{"WakesAreConsumedTogether", wakesCoalesce},
@@ -68,6 +69,51 @@ func briefPoll(r *rig) {
 			if r.poll(k, r.out, reactor.Past) == 0 {
 				r.poll(k, r.out, k.Now().After(time.Microsecond)) // virtual time passes only here
 			}
+		}
+	}
+}
+
+// spinningReceives: a Receive that waits while the lane spins gets just what it asks for; what is behind that, bytes or the
+// end of the stream, is found by a Poll that blocks, although no further event announces it.
+func spinningReceives(r *rig) {
+	for _, ends := range []bool{false, true} {
+		k, c, s := r.pair()
+		for i := range 10 {
+			buffer := r.memory(4)
+			receiving := r.receive(k, s, buffer)
+			for range 5 + i { // a kernel may look in different ways
+				r.poll(k, r.out, reactor.Past)
+			}
+			r.pending(receiving)
+			sending := r.send(k, c, r.text("fourmore"))
+			for end := k.Now().After(patience); !r.operations[receiving].ended || !r.operations[sending].ended; {
+				if k.Now() > end {
+					r.Fatal("nothing came of a stream with bytes")
+				}
+				if r.poll(k, r.out, reactor.Past) == 0 {
+					r.poll(k, r.out, k.Now().After(time.Microsecond)) // virtual time passes only here
+				}
+			}
+			n := r.must(receiving).N
+			if got := string(buffer[:n]) + r.read(k, s, 8-n); got != "fourmore" {
+				r.Fatalf("received %q, %d bytes of it first", got, n)
+			}
+		}
+		if !ends {
+			continue
+		}
+		receiving := r.receive(k, s, r.memory(4))
+		r.poll(k, r.out, reactor.Past)
+		r.must(r.send(k, c, r.text("last")))
+		r.close(k, c)
+		for range 20 {
+			r.poll(k, r.out, reactor.Past)
+		}
+		if n := r.must(receiving).N; n < 4 {
+			r.read(k, s, 4-n)
+		}
+		if n := r.must(r.receive(k, s, r.memory(4))).N; n != 0 {
+			r.Fatalf("%d bytes behind the last", n)
 		}
 	}
 }

@@ -142,6 +142,17 @@ func receive(fd int, iov []unix.Iovec) (n, left int, e syscall.Errno) {
 	}
 }
 
+// receiveOne is recv(2).
+func receiveOne(fd int, b []byte) (int, syscall.Errno) {
+	for {
+		n, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))),
+			uintptr(min(len(b), CallBytes)), unix.MSG_DONTWAIT, 0, 0)
+		if !again(e) {
+			return int(n), e
+		}
+	}
+}
+
 // send is send(2) or sendmsg(2); a closed peer is EPIPE, never a signal.
 func send(fd int, b *[2][]byte) (int, syscall.Errno) {
 	const flags = unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL

@@ -393,6 +393,40 @@ func TestReceiveTellsWhatIsLeft(t *testing.T) {
 	}
 }
 
+// A look moves what a try would, and says as much but for what is left.
+func TestLookIsATryThatDoesNotAsk(t *testing.T) {
+	client, server := pair(t, "127.0.0.1:0", reactor.SocketOptions{})
+	got := make([]byte, 8)
+	one := reactor.Operation{Kind: reactor.Receive, Descriptor: reactor.Descriptor(server), Ticket: 7, Buffers: [2][]byte{got[:4]}}
+	two, many, second := one, one, one
+	two.Buffers, many.More, second.Buffers = [2][]byte{got[:2], got[2:4]}, [][]byte{got[4:]}, [2][]byte{nil, got[:4]}
+	var c reactor.Completion
+	if done, left := Look(&one, &c); done || left != Unknown {
+		t.Fatalf("an empty socket: done %v, %+v, left %d", done, c, left)
+	}
+	must(t, attempt(t, reactor.Operation{Kind: reactor.Send, Descriptor: reactor.Descriptor(client), Buffers: [2][]byte{[]byte("abcdEFGHijklmnopqrstuv")}}))
+	attempt(t, reactor.Operation{Kind: reactor.Watch, Descriptor: reactor.Descriptor(server)})
+	for _, want := range []struct {
+		op   *reactor.Operation
+		text string
+	}{{&one, "abcd"}, {&two, "EFGH"}, {&many, "ijklmnop"}, {&second, "qrst"}, {&one, "uv"}} {
+		if done, _ := Look(want.op, &c); !done || c.Err != nil || c.Ticket != 7 || string(got[:c.N]) != want.text {
+			t.Fatalf("%q, %+v, want %q", got[:c.N], c, want.text)
+		}
+	}
+	if err := unix.Shutdown(client, unix.SHUT_WR); err != nil {
+		t.Fatal(err)
+	}
+	attempt(t, reactor.Operation{Kind: reactor.Watch, Descriptor: reactor.Descriptor(server)})
+	if done, _ := Look(&one, &c); !done || c.Err != nil || c.N != 0 {
+		t.Fatalf("the end: %v, %+v", done, c)
+	}
+	one.Descriptor = 1 << 20
+	if done, _ := Look(&one, &c); !done || c.Err != unix.EBADF || c.N != 0 {
+		t.Fatalf("no descriptor: %v, %+v", done, c)
+	}
+}
+
 func TestCallsAreBoundedInBytes(t *testing.T) {
 	op := reactor.Operation{Buffers: [2][]byte{make([]byte, CallBytes-1), make([]byte, 10)}}
 	var iov [2]unix.Iovec

@@ -41,14 +41,32 @@ func Try(op *reactor.Operation, c *reactor.Completion) (done bool, left int) {
 	default:
 		e = unix.EINVAL
 	}
-	if e == unix.EAGAIN {
-		return false, Unknown
+	return conclude(c, n, e), left
+}
+
+// Look is Try for an operation whose descriptor nobody said to be ready, as it is tried again and again while its lane
+// spins. It does not ask what is left when there is one buffer to receive into: that call costs 0.13 µs less.
+func Look(op *reactor.Operation, c *reactor.Completion) (done bool, left int) {
+	one := single(&op.Buffers)
+	if op.Kind != reactor.Receive || one == nil || len(op.More) > 0 {
+		return Try(op, c)
 	}
-	if e != 0 {
-		c.Err, n = e, 0
+	*c = reactor.Completion{Ticket: op.Ticket, Descriptor: op.Descriptor}
+	n, e := receiveOne(int(op.Descriptor), one)
+	return conclude(c, n, e), Unknown
+}
+
+// conclude fills c with what a call returned; false for "not yet".
+func conclude(c *reactor.Completion, n int, e syscall.Errno) bool {
+	switch e {
+	case 0:
+		c.N = n
+	case unix.EAGAIN:
+		return false
+	default:
+		c.Err = e
 	}
-	c.N = n
-	return true, left
+	return true
 }
 
 // Check says what is wrong with an operation before any system call: 0, or EINVAL for an unknown kind, for

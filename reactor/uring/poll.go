@@ -270,9 +270,13 @@ func (k *Kernel) transfer(slot int32, r *socket.Record, c *reactor.Completion, b
 	}
 	stays := !batch && k.stays(r)
 	if (!endpoint.Blocked[seat] || stays && k.idle) && !(batch && !r.Large) {
+		try := socket.Try
+		if endpoint.Blocked[seat] { // the lane spins
+			try = socket.Look
+		}
 		k.load++
 		k.counters.Crossings++
-		if done, left := socket.Try(&r.Operation, c); done {
+		if done, left := try(&r.Operation, c); done {
 			k.load += c.N / bytesPerLoad
 			if c.Err == nil {
 				endpoint.Learn(seat, c.N, r.Asked, left)
