@@ -213,6 +213,9 @@ func (c *Channel) Instead(a []byte) { c.stream.Instead(a) }
 // Receive fills a, then b; the work's Received follows once least bytes are there.
 func (c *Channel) Receive(a, b []byte, least int) { c.stream.Receive(a, b, least) }
 
+// ReceiveLone is Receive of one buffer, behind which nothing can come yet: nobody follows.
+func (c *Channel) ReceiveLone(a []byte, least int) { c.stream.receive(a, nil, least, true) }
+
 // Run queues work; it ends with Failed or with its own Finish.
 func (c *Channel) Run(x *Exchange, work Work, deadline reactor.Instant) {
 	if x.state != exchangeIdle {

@@ -134,7 +134,10 @@ func (s *Session) relax() {
 }
 
 // gather receives what the frame's header still lacks, in whatever pieces it comes.
-func (s *Session) gather() { s.stream.Receive(s.In()[:len(s.reader.Room())], nil, 1) }
+func (s *Session) gather() { s.stream.Receive(s.lacking(), nil, 1) }
+
+// lacking is where that goes: the end of In, right before what the stream receives ahead, so that both are one buffer.
+func (s *Session) lacking() []byte { return s.header[2*outBytes-len(s.reader.Room()) : 2*outBytes] }
 
 // Received: bytes of a frame's header, or for the handler (User). A peer that speaks another protocol is
 // refused at its first wrong byte; one that stops in the middle of a header has the source's time for it.
@@ -145,7 +148,7 @@ func (s *Session) Received(n int) {
 	}
 	lane := s.server.lane
 	begun := !s.reader.Empty()
-	s.reader.Feed(s.In()[:n])
+	s.reader.Feed(s.lacking()[:n])
 	if err := s.reader.Check(); err != nil {
 		s.move(&s.server.busy)
 		s.violated(err)

@@ -84,6 +84,7 @@ type Stream struct {
 	ahead      []byte         // where bytes may be received that nobody has asked for yet; nil: none are
 	aside      []byte         // where the receive under way puts them
 	early      []byte         // those of them that are there
+	lone       bool           // true exactly when the receive under way has nothing behind it
 	due        bool           // true exactly while what Receive asked for is there and not told
 	along      []byte         // where SendSoon keeps what it was given; nil: it takes nothing
 	held       int            // bytes in it that are not with the system
@@ -170,10 +171,20 @@ func (s *Stream) send(a, b []byte) {
 		return
 	}
 	if s.extra = s.held; s.held > 0 {
-		a, s.held = append(s.along[:s.held], a...), 0
+		a, b = s.behindHeld(a, b)
+		s.held = 0
 	}
 	s.out.start(a, b, len(a)+len(b))
 	s.push()
+}
+
+// behindHeld is what SendSoon was given, and then a and b: a beside it when there is b, too.
+func (s *Stream) behindHeld(a, b []byte) (first, second []byte) {
+	if len(b) == 0 {
+		s.loan = 1 // if a was lent
+		return s.along[:s.held], a
+	}
+	return append(s.along[:s.held], a...), b
 }
 
 // SendSoon sends a copy of b, in one call with what is sent next if that is before the user's present call returns. The
@@ -211,11 +222,15 @@ func (s *Stream) short(n int) {
 
 // Receive fills a, then b, and tells the user once at least least bytes are there. Both belong to
 // the stream until Received or Lost.
-func (s *Stream) Receive(a, b []byte, least int) {
+func (s *Stream) Receive(a, b []byte, least int) { s.receive(a, b, least, false) }
+
+// receive is Receive; lone says that nothing can come behind yet, so that nothing is received ahead.
+func (s *Stream) receive(a, b []byte, least int, lone bool) {
 	if s.ending != nil {
 		return
 	}
 	s.in.start(a, b, least)
+	s.lone = lone
 	if len(s.early) > 0 {
 		s.take()
 	}
@@ -240,10 +255,24 @@ func (s *Stream) take() {
 
 func (s *Stream) pull() {
 	rest := s.in.rest()
-	if s.ahead != nil && rest[1] == nil && s.in.whole(rest[0]) {
-		rest[1], s.aside = s.ahead, s.ahead
+	if s.ahead != nil && !s.lone && rest[1] == nil && s.in.whole(rest[0]) {
+		s.aside = s.ahead
+		if both := joined(rest[0], s.ahead); both != nil {
+			rest[0] = both
+		} else {
+			rest[1] = s.ahead
+		}
 	}
 	s.in.ticket = s.lane.Submit(reactor.Operation{Kind: reactor.Receive, Descriptor: s.descriptor, Buffers: rest}, s)
+}
+
+// joined is a and b as one buffer, which the system takes sooner than two; nil when b does not lie right behind a.
+func joined(a, b []byte) []byte {
+	n := len(a)
+	if cap(a) < n+len(b) || &a[:n+1][n] != &b[0] {
+		return nil
+	}
+	return a[:n+len(b)]
 }
 
 // whole is true exactly when the piece is all that is left.

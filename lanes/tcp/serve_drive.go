@@ -33,7 +33,7 @@ type serving struct {
 	offset       uint64                 // in the registration
 	write        bool
 	machine      serveMachine
-	staging      lanes.Buffer
+	staging      payloadBuffer
 	lease        segments.Lease
 	copied       int // bytes between range and staging, while the range is leased for it
 	retry        reactor.Timer
@@ -70,13 +70,11 @@ func (s *Service) Serve(session *control.Session, r netproto.Request) {
 		return
 	}
 	if !direct {
-		staging, err := s.lane.Arena.Get(r.Length)
-		if err != nil {
+		if err := h.staging.take(&s.lane.Arena, r.Length, !write); err != nil {
 			h.release()
 			session.Refuse(netproto.StatusExhausted)
 			return
 		}
-		h.staging = staging
 	}
 	session.Take(h)
 	if h.slot == nil || h.slot.Await(h) {
@@ -150,6 +148,11 @@ func (h *serving) reply() {
 		h.session.SendLent(header, h.payload(), h)
 		return
 	}
+	if frame := h.staging.frame(h.machine.length); frame != nil {
+		copy(frame, header)
+		h.session.Send(frame, nil)
+		return
+	}
 	h.session.Send(header, h.payload())
 }
 
@@ -201,7 +204,7 @@ func (h *serving) touch() bool {
 
 // copy moves one slice between range and staging.
 func (h *serving) copy() {
-	staging, leased := h.staging.Bytes(h.machine.length), h.lease.Bytes()
+	staging, leased := h.staging.payload(h.machine.length), h.lease.Bytes()
 	if h.write {
 		h.copied = lanes.CommitSlice(leased, staging, h.copied)
 		return
@@ -214,7 +217,7 @@ func (h *serving) payload() []byte {
 	if h.lease.Held() {
 		return h.lease.Bytes()
 	}
-	return h.staging.Bytes(h.machine.length)
+	return h.staging.payload(h.machine.length)
 }
 
 // settle ends a direct WRITE's lease before the receipt goes out: the requester may count on it.
@@ -285,7 +288,7 @@ func (h *serving) release() {
 	h.service.lane.Disarm(&h.retry)
 	h.settle()
 	if h.staging.Held() {
-		h.service.lane.Arena.Put(&h.staging)
+		h.service.lane.Arena.Put(&h.staging.Buffer)
 	}
 	if h.registration != nil { // otherwise it is retained
 		h.registration.Return()

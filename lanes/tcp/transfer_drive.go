@@ -51,7 +51,7 @@ type Transfer struct {
 	exchange control.Exchange
 	read     readMachine
 	write    writeMachine
-	staging  lanes.Buffer
+	staging  payloadBuffer
 	lease    segments.Lease
 	retry    reactor.Timer
 	backoff  lanes.Backoff
@@ -216,11 +216,9 @@ func (t *Transfer) prepare() *lanes.Fault {
 		t.lease = lease
 		return nil
 	}
-	staging, err := t.lane().Arena.Get(t.Length)
-	if err != nil {
+	if err := t.staging.take(&t.lane().Arena, t.Length, t.Direction == lanes.Read); err != nil {
 		return &lanes.Fault{Cause: lanes.Exhausted, Stage: "staging", Err: err}
 	}
-	t.staging = staging
 	return nil
 }
 
@@ -229,17 +227,29 @@ func (t *Transfer) payload() []byte {
 	if t.lease.Held() {
 		return t.lease.Bytes()
 	}
-	return t.staging.Bytes(t.Length)
+	return t.staging.payload(t.Length)
+}
+
+// reply is where a READ's reply goes: header and payload, one behind the other in a when b is nil.
+func (t *Transfer) reply() (a, b []byte) {
+	if frame := t.staging.frame(t.Length); frame != nil {
+		return frame, nil
+	}
+	return t.channel.In()[:netproto.ReplySize], t.payload()
 }
 
 // Sent (control.Work).
 func (t *Transfer) Sent(n int) {
-	in := t.channel.In()[:netproto.ReplySize]
 	if t.Direction == lanes.Read {
 		t.read.sent()
-		t.channel.Receive(in, t.payload(), netproto.ReplySize)
+		if header, payload := t.reply(); payload == nil {
+			t.channel.ReceiveLone(header, netproto.ReplySize)
+		} else {
+			t.channel.Receive(header, payload, netproto.ReplySize)
+		}
 		return
 	}
+	in := t.channel.In()[:netproto.ReplySize]
 	if t.write.stage == stagePayload && !t.through(n) {
 		return
 	}
@@ -341,7 +351,7 @@ func (t *Transfer) stage() bool {
 
 // keep goes on with the copy.
 func (t *Transfer) keep() bool {
-	t.copied = lanes.CopySlice(t.staging.Bytes(t.Length), t.lease.Bytes(), t.copied)
+	t.copied = lanes.CopySlice(t.staging.payload(t.Length), t.lease.Bytes(), t.copied)
 	if uint64(t.copied) < t.Length {
 		t.lane().Arm(&t.retry, nextTurn(t.lane()), t)
 		return false
@@ -426,7 +436,8 @@ func (t *Transfer) Expire(*reactor.Timer, reactor.Instant) {
 // received goes on with a READ.
 func (t *Transfer) received(n int) {
 	if t.read.stage == stageReply {
-		t.read.reply(t.channel.In()[:netproto.ReplySize], uint64(n-netproto.ReplySize))
+		header, _ := t.reply()
+		t.read.reply(header[:netproto.ReplySize], uint64(n-netproto.ReplySize))
 		if t.read.fault == nil {
 			t.free()
 		}
@@ -471,7 +482,7 @@ func (t *Transfer) commit() {
 		t.lease, t.copied = lease, 0
 	}
 	if t.staging.Held() {
-		t.copied = lanes.CommitSlice(t.lease.Bytes(), t.staging.Bytes(t.Length), t.copied)
+		t.copied = lanes.CommitSlice(t.lease.Bytes(), t.staging.payload(t.Length), t.copied)
 		if uint64(t.copied) < t.Length {
 			t.lane().Arm(&t.retry, nextTurn(t.lane()), t)
 			return
@@ -542,6 +553,6 @@ func (t *Transfer) giveBack() {
 		t.lease.Return()
 	}
 	if t.staging.Held() {
-		t.lane().Arena.Put(&t.staging)
+		t.lane().Arena.Put(&t.staging.Buffer)
 	}
 }
