@@ -373,28 +373,40 @@ func TestBusyStreamDoesNotKeepTheRingWaiting(t *testing.T) {
 	t.Error("the other Receive did not end in 100 polls")
 }
 
-// A lone Receive is tried a few times while the lane spins, one of payload for as long as its peer may copy; then the ring
-// has it, and looks cost nothing.
+// A Receive that no other is tried beside, and one of payload, is tried for as long as a peer may take to answer or to copy while
+// the lane spins,
+// others a few times; then the ring has them, and looks cost nothing.
 func TestSpinningTriesAFewTimesBeforeItUsesTheRing(t *testing.T) {
-	for _, c := range []struct{ bytes, least, most int }{
-		{8, 3, passesBeforeRing + 2}, {socket.SmallBytes, 3, passesBeforeRing + 2}, {socket.SmallBytes + 1, payloadPasses, payloadPasses + 2},
+	for _, c := range []struct{ bytes, others, least, most int }{
+		{8, 0, lonePasses, lonePasses + 2}, {socket.SmallBytes, 0, lonePasses, lonePasses + 2}, {socket.SmallBytes + 1, 0, lonePasses, lonePasses + 2},
+		{8, 1, lonePasses, lonePasses + passesBeforeRing + 4}, {socket.SmallBytes, 2, lonePasses, lonePasses + 2*passesBeforeRing + 6},
 	} {
 		r := newRig(t, Options{})
 		client, server := r.pair()
+		ends := []reactor.Descriptor{client, server}
+		var beside []reactor.Ticket
 		var out [1]reactor.Completion
 		for range 3 {
 			r.Poll(out[:], 0)
 		}
 		before := r.Counters().Crossings
 		got := r.receive(server, make([]byte, c.bytes))
+		for range c.others {
+			a, b := r.pair()
+			ends, beside = append(ends, a, b), append(beside, r.receive(b, make([]byte, 8)))
+		}
 		for range 1000 {
 			r.Poll(out[:], 0)
 		}
 		if n := int(r.Counters().Crossings - before); n < c.least || n > c.most {
-			t.Errorf("%d bytes: %d system calls in 1000 looks", c.bytes, n)
+			t.Errorf("%d bytes, %d others: %d system calls in 1000 looks", c.bytes, c.others, n)
 		}
 		r.want(r.send(client, []byte("x")), 1, nil)
 		r.want(got, 1, nil)
-		r.end(client, server)
+		for _, ticket := range beside {
+			r.Cancel(ticket)
+			r.want(ticket, 0, unix.ECANCELED)
+		}
+		r.end(ends...)
 	}
 }

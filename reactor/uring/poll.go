@@ -20,12 +20,13 @@ const (
 	// batchFrom is from how many queued operations on those that are not large go to the ring together: an entry costs
 	// 0.1 µs and a call of its own 1 µs. Large ones are tried at once, where the call does not matter.
 	batchFrom = 4
-	// passesBeforeRing is how many Polls that do not block try a lone Receive or Send before it goes to the
-	// ring: an answer that comes within some microseconds then costs one call instead of two enters. payloadPasses is the
-	// same for payload, whose next piece takes the peer's copy. A ring that waits for it is told of each packet by
-	// the sender, which costs that one 20 to 40 µs of 140 for 1 MiB.
+	// passesBeforeRing is how many Polls that do not block, of about 1 µs each, try a Receive or Send before it goes to the
+	// ring: an answer that comes within some microseconds then costs one call instead of two enters. lonePasses is the
+	// same for payload, whose next piece takes the peer's copy, and for what nothing else is tried beside. A ring that waits is told of each
+	// packet by the sender: that costs the sender 20 to 40 µs of 140 for 1 MiB, and a small answer, which takes 4, then comes
+	// so late that the other side's ring waits as well, and both go on so for long.
 	passesBeforeRing = 8
-	payloadPasses    = 200
+	lonePasses       = 200
 )
 
 // Poll performs what was submitted and returns completions; see reactor.Kernel.
@@ -326,8 +327,8 @@ func (k *Kernel) stays(r *socket.Record) bool {
 		return false
 	}
 	passes := uint8(passesBeforeRing)
-	if r.Large {
-		passes = payloadPasses
+	if r.Large || k.operations.Queued() == 0 {
+		passes = lonePasses
 	}
 	return r.Passed == 0 || k.idle && r.Passed < passes
 }

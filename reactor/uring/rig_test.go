@@ -56,7 +56,7 @@ func (r *rig) next() reactor.Completion {
 func (r *rig) none() {
 	r.Helper()
 	var out [1]reactor.Completion
-	for range passesBeforeRing + 4 {
+	for range lonePasses + 4 {
 		if r.Poll(out[:], 0) != 0 {
 			r.Fatalf("unexpected completion %+v", out[0])
 		}
