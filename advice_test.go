@@ -215,14 +215,15 @@ func TestRefusalsAreCountedByStatusAndTheirReasonsNoted(t *testing.T) {
 	must(t, s.source.Unregister(soon(t), s.export))
 	only := registered(t, s.source, s.remote, RemoteWrite)
 	real := s.segment.view()
-	s.segment.remote, err = segments.NewRemote(s.segment.endpoint, s.segment.epoch, netproto.Descriptor{
+	lie, err := segments.NewRemote(s.segment.endpoint, s.segment.epoch, netproto.Descriptor{
 		Capabilities: s.requester.capabilities(),
 		Regions:      []netproto.Region{{ID: only.ID(), Base: only.Address(), Length: only.Length(), Permission: ReadWrite}},
 	}) // a requester that lies to itself
 	must(t, err)
+	s.segment.remote.Store(lie)
 	_, err = s.requester.SubmitAndWait(soon(t), s.whole(Read))
 	wants(t, err, ErrPermission)
-	s.segment.remote = real
+	s.segment.remote.Store(real)
 	_, err = s.requester.SubmitAndWait(soon(t), s.whole(Read))
 	wants(t, err, ErrUnknownRegion)
 	must(t, s.source.CloseSource(soon(t)))

@@ -74,7 +74,7 @@ func (e *Engine) submit(ctx context.Context, requests []Request, options []Submi
 		g.place.leave()
 		return nil, err
 	}
-	g.ended, g.deadline, g.kept = b.groupEnded, e.deadline(ctx), true
+	g.ended, g.deadline, g.kept = b.groupEnded, e.ownDeadline(ctx), true
 	b.stop = func() bool { return true }
 	if ctx.Done() != nil {
 		b.stop = context.AfterFunc(ctx, b.end)

@@ -69,8 +69,8 @@ func served(direct bool) string {
 // through pinned host memory here". The error is what the request would be refused with.
 func (s *Segment) PathOf(r Request) (string, error) {
 	r.Segment = s
-	resolved, err := s.engine.resolveRequest(&r)
-	if err != nil {
+	var resolved resolved
+	if err := resolved.resolve(s.engine, &r); err != nil {
 		if _, own := err.(*Error); !own {
 			err = &Error{Class: classOf(err), Cause: err}
 		}

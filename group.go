@@ -24,8 +24,8 @@ type task struct {
 type group struct {
 	engine    *Engine
 	tasks     []task
-	next      int // the task at hand
-	deadline  reactor.Instant
+	next      int             // the task at hand
+	deadline  reactor.Instant // Past: Config.RequestTimeout after a lane takes the group up
 	place     place
 	kept      bool // true exactly when whoever is told of the end gives the place back
 	bytes     budgets.Charge
@@ -100,24 +100,23 @@ func (g *group) resolve(requests []Request) (total uint64, err error) {
 	}
 	g.tasks = g.tasks[:len(requests)]
 	for i := range requests {
-		r, err := g.engine.resolveRequest(&requests[i])
-		if err != nil {
+		t := &g.tasks[i]
+		if err := t.resolve(g.engine, &requests[i]); err != nil {
 			g.tasks = g.tasks[:i]
 			return 0, requestError(i, &requests[i], err)
 		}
-		t := &g.tasks[i]
-		t.resolved, t.outcome = r, lanes.Outcome{Drained: true}
+		t.outcome = lanes.Outcome{Drained: true}
 		t.state.Store(uint32(TaskQueued))
-		if r.transport == TransportRDMA && g.rdma == nil {
+		if t.transport == TransportRDMA && g.rdma == nil {
 			g.rdma = &rdma.Transfer{Done: func(x *rdma.Transfer) { g.rdmaEnded(x) }}
 		}
-		if r.slots > 0 && g.directed == nil {
+		if t.slots > 0 && g.directed == nil {
 			g.directed = &delegate.Transfer{Done: func(x *delegate.Transfer) { g.directedEnded(x) }}
 		}
-		if r.transport == TransportHPTCP && g.fast == nil {
+		if t.transport == TransportHPTCP && g.fast == nil {
 			g.fast = newCarrier(g)
 		}
-		total = min(total+r.size, requestBytesMax) // each is at most that, so this cannot overflow
+		total = min(total+t.size, requestBytesMax) // each is at most that, so this cannot overflow
 	}
 	return total, nil
 }
@@ -167,8 +166,11 @@ func (g *group) run() error {
 }
 
 // Receive goes on with the task at hand, on its lane (reactor.Recipient).
-func (g *group) Receive(*reactor.Letter, reactor.Instant) {
+func (g *group) Receive(_ *reactor.Letter, now reactor.Instant) {
 	t := &g.tasks[g.next]
+	if g.deadline == reactor.Past {
+		g.deadline = now.After(g.engine.config.RequestTimeout)
+	}
 	if g.cancelled.Load() {
 		g.taskEnded(lanes.Outcome{Err: &lanes.Fault{Cause: lanes.Cancelled, Stage: "queue"}, Drained: true})
 		return
@@ -411,6 +413,9 @@ func (g *group) carriedBy(t *task) string {
 		return g.engine.hptcpWay()
 	case g.engine.policy.Direct:
 		return "tcp direct" + g.slotsWay(t)
+	}
+	if t.slots == 0 { // joining strings costs 10 ns
+		return "tcp"
 	}
 	return "tcp" + g.slotsWay(t)
 }

@@ -203,7 +203,7 @@ func believe(t *testing.T, s *simPair, change func(*netproto.Region)) {
 	change(&d.Regions[len(d.Regions)-1])
 	remote, err := segments.NewRemote(s.segment.endpoint, s.segment.epoch, d)
 	must(t, err)
-	s.segment.remote = remote
+	s.segment.remote.Store(remote)
 }
 
 // Whoever connects to the data port and talks nonsense is thrown out, and nobody else notices; what has only begun to talk

@@ -165,12 +165,12 @@ type resolved struct {
 	slots        uint8 // of the peer's staging that this side directs; 0: none
 }
 
-// resolveRequest checks one request and borrows what it needs, before any effect (SPEC G-2, G-4, G-7). The
-// caller gives back with release.
-func (e *Engine) resolveRequest(r *Request) (resolved, error) {
+// resolve checks one request and borrows what it needs, before any effect (SPEC G-2, G-4, G-7). The
+// caller gives back with release. After an error it is as before.
+func (t *resolved) resolve(e *Engine, r *Request) error {
 	x, err := e.checkRequest(r)
 	if err != nil {
-		return resolved{}, err
+		return err
 	}
 	remote := r.Remote + x.remote
 	region, offset, err := r.Segment.view().Cover(remote, x.remoteSize)
@@ -179,18 +179,18 @@ func (e *Engine) resolveRequest(r *Request) (resolved, error) {
 		if errors.Is(err, segments.ErrRange) {
 			class = ErrInvalid
 		}
-		return resolved{}, &Error{Class: class, Cause: r.stray(err, "remote", r.Segment.covers, r.Remote)}
+		return &Error{Class: class, Cause: r.stray(err, "remote", r.Segment.covers, r.Remote)}
 	}
 	want := netproto.RemoteRead
 	if r.Operation == Write {
 		want = netproto.RemoteWrite
 	}
 	if region.Permission&want != want {
-		return resolved{}, &segments.PermissionError{ID: region.ID, Has: region.Permission, Want: want}
+		return &segments.PermissionError{ID: region.ID, Has: region.Permission, Want: want}
 	}
 	local, err := e.tracker.Borrow(r.Local+x.local, x.localSize)
 	if err != nil {
-		return resolved{}, r.stray(err, "local", e.covers, r.Local)
+		return r.stray(err, "local", e.covers, r.Local)
 	}
 	placing := e.placingOf(r, local, &region)
 	err = placing.refuse(r.Transport)
@@ -202,17 +202,18 @@ func (e *Engine) resolveRequest(r *Request) (resolved, error) {
 	}
 	if err != nil {
 		local.Return()
-		return resolved{}, err
+		return err
 	}
 	if !r.Segment.gate.Enter() {
 		local.Return()
-		return resolved{}, &Error{Class: ErrClosed, Cause: errSegment}
+		return &Error{Class: ErrClosed, Cause: errSegment}
 	}
-	return resolved{
+	*t = resolved{
 		direction: r.Operation, transport: r.Transport, atomic: r.Atomic, scattered: r.scattered() && x.count > 0, segment: r.Segment,
 		local: local, localOffset: r.Local + x.local - local.Address(), localSize: x.localSize,
 		region: region.ID, offset: offset, size: x.bytes, remote: remote, remoteSize: x.remoteSize, placing: placing, slots: uint8(r.RemoteSlots),
-	}, nil
+	}
+	return nil
 }
 
 // checkRequest checks what needs no registration, and says what the request reaches.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/lanes/control"
@@ -45,8 +46,8 @@ type Segment struct {
 	epoch    Epoch
 	peer     *peer // nil exactly when the segment is the engine's own
 	gate     *lanes.Gate
-	mu       sync.Mutex
-	remote   *segments.Remote
+	remote   atomic.Pointer[segments.Remote]
+	mu       sync.Mutex      // of the rest
 	returned bool            // true exactly when the reference to the peer was given back
 	gone     <-chan struct{} // closed when the channel has ended; nil when it goes on
 }
@@ -86,11 +87,7 @@ func (s *Segment) Epoch() Epoch { return s.epoch }
 // Local is true exactly when the segment is the engine's own: requests to it are copies in this process.
 func (s *Segment) Local() bool { return s.peer == nil }
 
-func (s *Segment) view() *segments.Remote {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.remote
-}
+func (s *Segment) view() *segments.Remote { return s.remote.Load() }
 
 // Regions lists what the peer published, in the order of their IDs.
 func (s *Segment) Regions() []Region {
@@ -197,9 +194,7 @@ func (e *Engine) ownSegment() (*Segment, error) {
 func (s *Segment) refreshOwn() error {
 	remote, err := segments.NewRemote(s.endpoint, s.epoch, s.engine.descriptor())
 	if err == nil {
-		s.mu.Lock()
-		s.remote = remote
-		s.mu.Unlock()
+		s.remote.Store(remote)
 	}
 	return err
 }
@@ -220,7 +215,8 @@ func (e *Engine) peerSegment(ctx context.Context, endpoint string, epoch Epoch) 
 		e.dismiss(p)
 		return nil, &Error{Index: -1, Class: ErrProtocol, Cause: err, situation: asking}
 	}
-	s := &Segment{engine: e, endpoint: endpoint, epoch: actual, gate: lanes.NewGate(), remote: remote, peer: p}
+	s := &Segment{engine: e, endpoint: endpoint, epoch: actual, gate: lanes.NewGate(), peer: p}
+	s.remote.Store(remote)
 	switch {
 	case actual == e.policy.Epoch: // this engine under another name
 		e.dismiss(p)
@@ -348,10 +344,18 @@ func (e *Engine) inquire(ctx context.Context, p *peer, epoch Epoch) (netproto.De
 
 // deadline is the context's, or the default one.
 func (e *Engine) deadline(ctx context.Context) reactor.Instant {
+	if at := e.ownDeadline(ctx); at != reactor.Past {
+		return at
+	}
+	return e.clock().Now().After(e.config.RequestTimeout)
+}
+
+// ownDeadline is the context's; Past: it has none.
+func (e *Engine) ownDeadline(ctx context.Context) reactor.Instant {
 	if at, ok := ctx.Deadline(); ok {
 		return e.clock().At(at)
 	}
-	return e.clock().Now().After(e.config.RequestTimeout)
+	return reactor.Past
 }
 
 // Refresh reads again what the peer publishes. Errors as OpenSegment; the old view stays then.
@@ -374,9 +378,7 @@ func (s *Segment) Refresh(ctx context.Context) error {
 		}
 		s.engine.learnPaths(s.peer, s.epoch, descriptor.RDMA)
 		s.engine.learnHPTCP(s.peer, s.epoch, &descriptor)
-		s.mu.Lock()
-		s.remote = remote
-		s.mu.Unlock()
+		s.remote.Store(remote)
 		return nil
 	})
 	if err != nil {

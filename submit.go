@@ -34,7 +34,7 @@ func (e *Engine) submitAndWait(ctx context.Context, requests []Request, keep *pl
 		}
 		return none, err
 	}
-	g.ended, g.deadline, g.kept = g.told, e.deadline(ctx), keep != nil
+	g.ended, g.deadline, g.kept = g.told, e.ownDeadline(ctx), keep != nil
 	stop := func() bool { return true }
 	if ctx.Done() != nil {
 		stop = context.AfterFunc(ctx, g.endEarly)

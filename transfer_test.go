@@ -224,7 +224,7 @@ func TestSourceChecksPermissionsWhateverTheRequesterBelieves(t *testing.T) {
 	}
 	remote, err := segments.NewRemote(s.segment.endpoint, s.segment.epoch, forged)
 	must(t, err)
-	s.segment.remote = remote // a requester that lies to itself
+	s.segment.remote.Store(remote) // a requester that lies to itself
 	before := append([]byte(nil), s.remote.Bytes()...)
 	for i, p := range kinds {
 		for _, op := range []Operation{Read, Write} {
@@ -547,10 +547,11 @@ func TestUnequalPayloadLimitsAreRespectedOnBothSides(t *testing.T) {
 		if limits[0] > limits[1] {
 			continue
 		}
-		d := s.segment.remote.Descriptor() // a requester that believes in more than the source serves
+		d := s.segment.view().Descriptor() // a requester that believes in more than the source serves
 		d.Capabilities.TransferBytesMax = 1 << 20
-		s.segment.remote, err = segments.NewRemote(s.segment.endpoint, s.segment.epoch, d)
+		remote, err := segments.NewRemote(s.segment.endpoint, s.segment.epoch, d)
 		must(t, err)
+		s.segment.remote.Store(remote)
 		for _, op := range []Operation{Read, Write} {
 			_, err = s.requester.SubmitAndWait(soon(t), []Request{s.request(op, 0, 8192)})
 			wants(t, err, ErrExhausted)
