@@ -31,7 +31,7 @@ var endings = []string{deadlinePasses, peerVanishes, callCancelled, engineClosed
 const (
 	walkDeadline = 5 * time.Second // on the virtual clock
 	walkGrace    = time.Second
-	walkBytes    = 1<<20 + 100<<10 // two slices of a commit
+	walkBytes    = 1<<20 + 300<<10 // two slices of a commit, and of what a socket (256 KiB) does not take at once
 )
 
 // A walk is one world in which one scene runs once, and ends at a given turn.
@@ -358,6 +358,14 @@ var scenes = []scene{
 	},
 	{
 		name: "one range for two, staged", prepare: twoRequesters, act: crowd, everyTurn: 3,
+	},
+	{
+		name: "a range in use", source: direct, prepare: twoRequesters, everyTurn: 3,
+		act: func(w *walk, s []*orbitte.Segment) []error {
+			a := w.submit(2, []orbitte.Request{w.request(2, 1, orbitte.Write, s[1], 0, walkBytes)})
+			read := w.request(0, 1, orbitte.Read, s[0], 0, 1000)
+			return w.finish(a, w.submit(0, []orbitte.Request{read, read, read, read}))
+		},
 	},
 	{
 		name: "one stream for two peers", requester: orbitte.Config{Limits: orbitte.Limits{PeerSegments: 1}}, everyTurn: 1,
