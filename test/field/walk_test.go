@@ -51,6 +51,7 @@ type walk struct {
 	met     map[string]int // the states that it met
 	began   reactor.Instant
 	cut     reactor.Instant
+	over    reactor.Instant // when its calls had ended
 	ctx     context.Context
 	cancels []func()
 	gone    uint64        // where a region was
@@ -214,7 +215,7 @@ func (s *scene) run(t *testing.T, names states, seed uint64, ending string, at i
 	}
 	w.playing = true
 	errs := s.act(w, segments)
-	w.playing = false
+	w.playing, w.over = false, w.Now()
 	w.judge(errs)
 	w.end()
 	return w
@@ -241,7 +242,7 @@ func (w *walk) judge(errs []error) {
 
 // late is true exactly when a cancelled call ended by its deadline instead.
 func (w *walk) late() bool {
-	return w.ending == callCancelled && w.cut != 0 && time.Duration(w.Now()-w.cut) > walkDeadline-walkGrace
+	return w.ending == callCancelled && w.cut != 0 && time.Duration(w.over-w.cut) > walkDeadline-walkGrace
 }
 
 // end lets the sources' own deadlines pass, closes everything, and looks for machines that are still at work.
