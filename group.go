@@ -176,6 +176,9 @@ func (g *group) Receive(_ *reactor.Letter, now reactor.Instant) {
 		return
 	}
 	t.state.Store(uint32(TaskRunning))
+	if len(g.tasks) == 1 && t.size <= smallBytes && t.segment.peer != nil {
+		g.engine.small.note(t.segment.peer.runner.lane.Now())
+	}
 	if t.transport == TransportHPTCP {
 		g.fast.start(t)
 		return

@@ -344,6 +344,7 @@ func TestLanesThatGainNothingAreLeftOut(t *testing.T) {
 	small := hurried(s.request(Read, 0, 1))
 	_, err := s.requester.SubmitAndWait(soon(t), []Request{small}) // the peer is known to its lane
 	must(t, err)
+	_ = s.RunUntil(func() bool { return false }, s.Now().After(2*smallFor))
 	fast := s.segment.peer.fast
 	for n := 0; fast.Width() > 1; n++ {
 		if n > 1000 {
@@ -413,4 +414,25 @@ func TestSharedTransfersOfManyCallers(t *testing.T) {
 			t.Error("bytes are wrong")
 		}
 	})
+}
+
+// While somebody waits for small requests, large transfers keep to one lane; a while later all carry them again.
+//
+// proves H-7
+func TestLargeTransfersKeepToOneLaneBesideSmallRequests(t *testing.T) {
+	s := newFastSim(t, 2, simkernel.WorldOptions{}, wide(2), wide(2), 512<<10)
+	r := teams(s.pair, Read)
+	_, err := s.requester.SubmitAndWait(soon(t), []Request{hurried(s.request(Read, 0, 1))})
+	must(t, err)
+	_, err = s.requester.SubmitAndWait(soon(t), r["one"])
+	must(t, err)
+	if n := streams(t, s.requester); n[1] != 0 {
+		t.Errorf("streams %v right behind a small request", n)
+	}
+	_ = s.RunUntil(func() bool { return false }, s.Now().After(2*smallFor))
+	_, err = s.requester.SubmitAndWait(soon(t), r["neighbours"]) // many small ones together are a large one
+	must(t, err)
+	if n := streams(t, s.requester); n[1] == 0 {
+		t.Errorf("streams %v long after it", n)
+	}
 }
