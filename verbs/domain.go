@@ -9,6 +9,7 @@ import (
 // pairs may run on any loop; AllocateWindow, Park and Close belong to one loop at a time.
 type Domain struct {
 	context *Context
+	name    string // made once: to make windows is part of the steady state, and asks for it
 	calls   Calls
 	handle  DomainHandle
 	keys    keyHistory
@@ -31,10 +32,13 @@ func (c *Context) AllocateDomain(keyIndicesMax int) (*Domain, error) {
 		return nil, err
 	}
 	c.domains.live.Add(1)
-	return &Domain{context: c, calls: c.calls, handle: handle, keys: keyHistory{limit: keyIndicesMax, entries: map[uint32]*keyEntry{}}}, nil
+	return &Domain{
+		context: c, name: "protection domain of " + c.info.Name, calls: c.calls, handle: handle,
+		keys: keyHistory{limit: keyIndicesMax, entries: map[uint32]*keyEntry{}},
+	}, nil
 }
 
-func (d *Domain) String() string { return "protection domain of " + d.context.info.Name }
+func (d *Domain) String() string { return d.name }
 
 // Context is the device that the domain belongs to.
 func (d *Domain) Context() *Context { return d.context }

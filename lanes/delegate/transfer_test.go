@@ -72,7 +72,8 @@ func (p *pairOf) everyByte(slots int, lengths ...uint64) (parts uint64) {
 	return parts
 }
 
-// In the steady state neither side allocates on the Go heap, whatever the number of slots, over TCP and over RDMA.
+// In the steady state neither side allocates on the Go heap, whatever the number of slots, over TCP and over RDMA. Over RDMA about
+// four windows use their keys up and are replaced in 50 rounds, which is fewer allocations than rounds.
 //
 // proves C-8, L-6
 func TestSlotsAllocateNothing(t *testing.T) {

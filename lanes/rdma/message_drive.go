@@ -124,11 +124,14 @@ func (k *stock) end(d *Device) {
 	*k = stock{}
 }
 
-// need is what one rail has too little of.
+// need is what one rail has too little of. Its slices are empty while the errand is at home; they keep their memory, since
+// a window's keys are used up every 255 grants and the next window's errand is part of the steady state.
 type need struct {
-	slots, windows int // in all
-	slabs          []*slab
-	made           []*verbs.MemoryWindow
+	slots, windows             int // in all
+	lackedSlots, lackedWindows int // when the errand left
+	slabs                      []*slab
+	made                       []*verbs.MemoryWindow
+	spent                      []*verbs.MemoryWindow // to be parked
 }
 
 // provision brings a lane's rails what a transfer or a grant needs and cannot be had at once; the cold loop makes it. It
@@ -144,6 +147,9 @@ type provision struct {
 	chunks  [2]bool  // roles whose pinned chunks are to be registered
 	err     error
 	owner   provisioned
+
+	work func()                // make, once it was needed
+	back func(reactor.Instant) // arrive, as work
 }
 
 // provisioned is told that an errand is back; what it brought is in the rails' stocks.
@@ -156,7 +162,7 @@ func (p *provision) begin(r *Rails, owner provisioned) {
 		p.needs = append(p.needs, need{})
 	}
 	for i := range p.needs {
-		p.needs[i] = need{}
+		p.needs[i].slots, p.needs[i].windows = 0, 0
 	}
 }
 
@@ -189,30 +195,31 @@ func (p *provision) missing() bool {
 func (p *provision) fetch() {
 	r := p.rails
 	r.pending++
-	lacks := make([]need, len(r.rails))
-	spent := make([][]*verbs.MemoryWindow, len(r.rails))
 	for i, rail := range r.rails {
-		lacks[i].slots = max(0, p.needs[i].slots-len(rail.stock.free))
-		lacks[i].windows = max(0, p.needs[i].windows-len(rail.stock.windows))
-		spent[i], rail.stock.spent = rail.stock.spent, nil
+		n, k := &p.needs[i], &rail.stock
+		n.lackedSlots, n.lackedWindows = max(0, n.slots-len(k.free)), max(0, n.windows-len(k.windows))
+		n.spent, k.spent = k.spent, n.spent
 	}
-	p.errand.send(r.transport.config.Cold, r.lane.Loop, func() { p.make(lacks, spent) }, func(reactor.Instant) { p.arrive(lacks) })
+	if p.work == nil {
+		p.work, p.back = p.make, p.arrive
+	}
+	p.errand.send(r.transport.config.Cold, r.lane.Loop, p.work, p.back)
 }
 
 // make runs on the cold loop. What it has made when it fails comes home all the same.
-func (p *provision) make(lacks []need, spent [][]*verbs.MemoryWindow) {
+func (p *provision) make() {
 	for i, rail := range p.rails.rails {
-		d, n := rail.Device, &lacks[i]
-		for _, w := range spent[i] {
+		d, n := rail.Device, &p.needs[i]
+		for _, w := range n.spent {
 			d.Domain.Park(w)
 		}
-		for have := 0; have < n.slots && p.err == nil; have += slotsPerSlab {
+		for have := 0; have < n.lackedSlots && p.err == nil; have += slotsPerSlab {
 			var s *slab
 			if s, p.err = makeSlab(d); p.err == nil {
 				n.slabs = append(n.slabs, s)
 			}
 		}
-		for len(n.made) < n.windows && p.err == nil {
+		for len(n.made) < n.lackedWindows && p.err == nil {
 			var w *verbs.MemoryWindow
 			if w, p.err = d.Domain.AllocateWindow(); p.err == nil {
 				n.made = append(n.made, w)
@@ -229,14 +236,16 @@ func (p *provision) make(lacks []need, spent [][]*verbs.MemoryWindow) {
 	}
 }
 
-func (p *provision) arrive(lacks []need) {
+func (p *provision) arrive(reactor.Instant) {
 	for i, rail := range p.rails.rails {
-		for _, s := range lacks[i].slabs {
+		n := &p.needs[i]
+		for _, s := range n.slabs {
 			rail.stock.add(s)
 		}
-		for _, w := range lacks[i].made {
+		for _, w := range n.made {
 			rail.stock.putWindow(w)
 		}
+		n.slabs, n.made, n.spent = emptied(n.slabs), emptied(n.made), emptied(n.spent)
 	}
 	for role := range p.chunks {
 		x := &p.rails.upper.chunks.roles[role]
@@ -245,6 +254,12 @@ func (p *provision) arrive(lacks []need) {
 	if !p.borrows() {
 		p.end()
 	}
+}
+
+// emptied keeps the memory of a slice and nothing that it named.
+func emptied[T any](s []T) []T {
+	clear(s)
+	return s[:0]
 }
 
 // end tells the owner.

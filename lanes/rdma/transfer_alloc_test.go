@@ -52,6 +52,42 @@ func TestSteadyTransfersAllocateNothing(t *testing.T) {
 	}
 }
 
+// A window whose keys are used up is replaced after about 255 grants. That allocates three objects: the window, the history of its
+// index, and the twin's window; and the tables that keep all windows there ever were grow, by less than two allocations for
+// each. The errand that fetches the window allocates nothing.
+//
+// proves L-6, R-12
+func TestReplacingAUsedUpWindowAllocatesTheNewOneOnly(t *testing.T) {
+	const grants, windows = 256, 25
+	e, a, run := steadyEnds(t, lanes.Read, 64, Polling)
+	parked := func() (n int64) {
+		for _, d := range e.to.transport.devices {
+			n += d.Domain.Counts().Parked
+		}
+		return n
+	}
+	replace := func() {
+		for range grants {
+			run()
+		}
+	}
+	for range 6 {
+		replace()
+	}
+	before := parked()
+	n := testing.AllocsPerRun(windows-1, replace) // and once before it counts
+	if replaced := parked() - before; replaced < windows || replaced > windows+1 {
+		t.Errorf("%d windows were replaced in %d grants, want %d or one more", replaced, windows*grants, windows)
+	}
+	if n > 4 {
+		t.Errorf("%v allocations for each window, want 3 and what tables grow", n)
+	}
+	if a.Outcome.Err != nil {
+		t.Error(a.Outcome.Err)
+	}
+	e.end()
+}
+
 // BenchmarkRead counts what one small READ costs both lanes over the twins.
 func BenchmarkRead(b *testing.B) { steady(b, lanes.Read) }
 
