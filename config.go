@@ -64,7 +64,7 @@ type KernelChoice uint8
 const (
 	// Auto takes epoll in the Adaptive and EventDriven modes without Config.CPUs, where a caller turns the lane itself (see
 	// Adaptive); otherwise io_uring where the system lets it, and epoll where not. Stats says which and why. Where descriptors
-	// run out it fails, like the others: that is no reason to be another kernel's user for an engine's life.
+	// run out Open fails, as with the other choices: a passing shortage must not choose the kernel for an engine's whole life.
 	Auto KernelChoice = iota
 	// IOUring fails at Open where io_uring cannot be used.
 	IOUring

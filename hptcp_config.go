@@ -16,11 +16,12 @@ type HPTCPConfig struct {
 	// no large one stands in front of them. The others follow the CPU quota and the gain seen, and are spread over the
 	// engine's lanes, which share a transfer of 8 chunks or more. 1 to 64; 0: 4.
 	Streams int
-	// ChunkBytes is the largest piece of a request; about a second-level cache is best. At most
-	// Limits.PayloadBytes, which bounds each piece; at least 4 KiB, or that limit if it is less; 0: 1 MiB, or that limit
-	// if it is less. With a peer the smaller one of both counts, whatever that is: it says what the peer takes.
+	// ChunkBytes is the largest piece of a request, which has 1,000 ranges at most besides; the size of a second-level cache
+	// is best. From 4 KiB (or Limits.PayloadBytes, if that is less) to Limits.PayloadBytes; 0: 1 MiB, or Limits.PayloadBytes
+	// if that is less. With a peer the smaller one of both sides' figures counts, even below 4 KiB.
 	ChunkBytes uint64
-	// InFlightBytes is the credit of one stream: payload bytes of requests without an answer. At least one chunk; 0: 4 MiB.
+	// InFlightBytes is the credit of one stream: payload bytes of requests without an answer. At least one chunk; 0: 4 MiB,
+	// or one chunk if that is more. With a peer the smaller one of both sides' figures counts.
 	InFlightBytes uint64
 	// Checksums makes this engine ask for a CRC32C of every chunk, in both directions. A mismatch is an error that names
 	// the request and the offset (SPEC H-9). It costs one look at every byte at each end.
@@ -31,7 +32,7 @@ type HPTCPConfig struct {
 
 // HPTCPLimits are the budgets of HP-TCP; zero takes the default named with each (SPEC U).
 type HPTCPLimits struct {
-	Streams int // streams to peers, and accepted ones, at a time; 4,096
+	Streams int // streams to peers at a time, and as many accepted ones; split over the lanes, each of which needs one; 4,096
 }
 
 const (

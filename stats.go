@@ -18,7 +18,8 @@ type Stats struct {
 	Endpoint string
 	Epoch    Epoch
 	// Gauges lists every budget once, each by a name of its own. Limits.PeerSegments is split over the lanes:
-	// "peer streams, lane 0" and so on, whose limits add up to it, and the same for "accepted streams". The caps of
+	// "peer streams, lane 0" and so on, whose limits add up to it, and the same for "accepted streams"; so is
+	// HPTCP.Limits.Streams over "HP-TCP peer streams, lane 0" and "HP-TCP accepted streams, lane 0". The caps of
 	// one call (Limits.BatchRequests, PayloadBytes, NotificationBytes) have no gauge: nothing is held against them.
 	//
 	// Used is zero in all of them after a full drain: each registration was unregistered, each batch has ended and
@@ -55,7 +56,8 @@ type LaneStats struct {
 	Traffic      Traffic
 }
 
-// Traffic counts what was done since the engine was opened.
+// Traffic counts what was done since the engine was opened. Over HP-TCP the source side counts chunks, and the requester side
+// whole transfers, on the lane that the peer belongs to, whichever lanes carried them (Loop.Bytes says what each lane moved).
 type Traffic struct {
 	// Source side.
 	ReadsServed, WritesServed, BytesServed, BytesStored uint64

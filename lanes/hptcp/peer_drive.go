@@ -90,11 +90,11 @@ func (p *Pool) NewPeer(addresses []netip.AddrPort, epoch netproto.Epoch, endpoin
 // Sides is how many peers of other lanes there may be beside this one.
 func (p *Peer) Sides() int { return p.sides }
 
-// Width is how many of them, and this one, the next Share should have; Carried tells how long the last one took, so that
-// the number follows the gain (SPEC H-4). On the peer's lane.
+// Width is how many peers the next Share should have, this one included: 1 to Sides + 1. The number follows the gain, which
+// Carried tells it (SPEC H-4). On the peer's lane.
 func (p *Peer) Width() int { return p.width.count }
 
-// Carried counts a Share of so many bytes.
+// Carried tells Width that a Share of so many bytes took so long. On the peer's lane.
 func (p *Peer) Carried(bytes uint64, took time.Duration) { p.width.moved(bytes, uint64(max(0, took))) }
 
 // Beside makes the peer of the same source for another lane's pool, number 1 to Sides. It carries parts of Shares, nothing

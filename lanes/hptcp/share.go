@@ -49,13 +49,13 @@ type Share struct {
 	base   uint64 // where it begins, relative to the registration; may wrap
 }
 
-// Open begins with a payload.
+// Open begins with a payload, whose Pieces are set. Precondition: no transfer uses the share.
 func (s *Share) Open() {
 	s.next.Store(0)
 	s.sent.Store(0)
 }
 
-// Close returns the lease. Proof: all transfers have ended.
+// Close returns the lease, if it is still held. Precondition: all transfers have ended.
 func (s *Share) Close() {
 	if s.lease.Held() {
 		s.lease.Return()
@@ -63,8 +63,8 @@ func (s *Share) Close() {
 	s.memory = nil
 }
 
-// Untaken is where the pieces begin that nobody has taken; the payload's size when all are taken. Once all transfers have
-// ended, or can take none any more.
+// Untaken is how many bytes into the payload the first piece begins that nobody has taken; the payload's size when all are
+// taken. Precondition: all transfers have ended, or can take no more pieces.
 func (s *Share) Untaken() uint64 {
 	if i := s.next.Load(); i < int64(len(s.Pieces)) {
 		return s.Pieces[i].Offset

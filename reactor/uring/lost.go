@@ -11,14 +11,15 @@ import (
 	"github.com/orbitte/orbitte/reactor/socket"
 )
 
-// LostError is what every operation ends with once the system refuses to enter the ring: a filter forbids it that was
-// installed after New, which had found it permitted. errors.Is finds the Errno.
+// LostError is what every operation ends with once the system refuses io_uring_enter, which New had found permitted: a
+// seccomp filter or security module was installed after New. The kernel does not recover: Shutdown it and make another
+// one. errors.Is finds the Errno.
 //
 //	working ── enter refused ──▶ lost: completions that are there are returned, the ring is abandoned, what it had not
 //	                                   got fails
 //	lost ── the ring is gone ──▶ what it had fails as well: the system touches no buffer any more
 //
-// If that end never comes, what the ring had stays outstanding, and Shutdown answers EBUSY.
+// If the ring never goes, what it had stays outstanding, its buffers stay the system's, and Shutdown answers EBUSY.
 type LostError struct{ Errno syscall.Errno }
 
 func (e *LostError) Unwrap() error { return e.Errno }
