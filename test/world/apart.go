@@ -72,14 +72,14 @@ func (m *memory) peel(done []*op, open, free []bool) []*op {
 	return done
 }
 
-// untraced marks where a copy of this process to itself may have written last without a trace, since what it wrote stood
-// there before the step: several of them may be done in one, and a range in which an earlier one wrote in between hides that.
+// untraced marks where an op may have written last without a trace, since what it wrote stood there before the step: several
+// of them may be done in one, and a range in which an earlier one wrote in between hides that.
 // A later one may have covered a part of it in turn, and one that comes in pieces may have brought some of them.
 func (m *memory) untraced(but *op, free []bool) {
 	for again := true; again; {
 		again = false
 		for _, o := range m.targets {
-			if o == but || o.over || o.local.life != o.remote.life && !o.fast { // HP-TCP brings several requests in one step, too
+			if o == but || !o.besides() {
 				continue
 			}
 			held, data := free[o.toAt:o.toAt+o.length], m.data[o.toAt:]
@@ -93,6 +93,56 @@ func (m *memory) untraced(but *op, free []bool) {
 					held[i], again = true, true
 				}
 			}
+		}
+	}
+}
+
+// besides is true exactly when the op may commit in a step in which others commit to the same bytes. A turn of an engine handles
+// all that its kernels have for it: frames and payloads of several peers, receipts of several staged transfers over RDMA
+// (seed 777120245), copies of its own. What a socket, a device or a GPU brings in pieces has its lease from one turn to the
+// next, so that it comes first in its last one; only HP-TCP may begin and end in one. What was seen to commit does so no more.
+func (o *op) besides() bool {
+	return !o.over && (o.local.life == o.remote.life || o.fast || !o.pieces() && !o.certain && o.begun())
+}
+
+// begun is false when the op certainly cannot have brought a byte: its frame has not gone out, or the one before it in its submission
+// has not ended (SPEC G-3). Copies in the process and HP-TCP are let off.
+func (o *op) begun() bool {
+	if o.local.life == o.remote.life || o.fast {
+		return true
+	}
+	if !o.apart() && o.frames == nil && !o.alike {
+		return false
+	}
+	return !slices.ContainsFunc(o.submission.ops[:o.index], func(first *op) bool { return !first.over && !first.matched })
+}
+
+// overlaid is true exactly when another op in flight may have covered what this one left, in the step in which it committed, and
+// left there what stood there before.
+func (o *op) overlaid() bool {
+	if o.length == 0 || o.to.closed || !o.fast && o.direct && o.strewn() && o.local.life != o.remote.life { // what devices bring is seen when it is there
+		return false
+	}
+	free := make([]bool, len(o.to.data))
+	o.to.untraced(o, free)
+	for _, content := range o.legal {
+		if slices.Contains(free[o.toAt:o.toAt+o.length], true) && fits(content, o.to.data[o.toAt:], free[o.toAt:]) {
+			o.submission.life.run.count("blind: covered in the same step")
+			return true
+		}
+	}
+	return false
+}
+
+// uncover gives those whose bytes the op may have covered the benefit, while it is in flight still: it is told of its end
+// before them, if its peer is quicker, or was asked first.
+func (o *op) uncover() {
+	if o.certain { // its step was seen, and what it hid there (hidden)
+		return
+	}
+	for _, beneath := range o.to.targets {
+		if beneath != o && !beneath.over && !beneath.matched && beneath.overlaps(o.toAt, o.toAt+o.length) && beneath.begun() {
+			beneath.matched = beneath.overlaid()
 		}
 	}
 }

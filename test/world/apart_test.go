@@ -114,3 +114,85 @@ func TestAReadOfWhatNobodySawInOrderIsHeldAgainstEachByte(t *testing.T) {
 		}
 	}
 }
+
+// Several requests may commit in one step, whatever carries them (seed 777120245: two staged READs over RDMA had their
+// receipts). One that leaves what stood there before covers a part of another one without a trace, and is what explains
+// the rest of that one's bytes, or that it changed nothing: but only if it may have committed in that step.
+func TestOneThatLeavesNoTraceExplainsWhatItMayHaveCovered(t *testing.T) {
+	stream, free := &stream{}, &op{over: true}
+	for what, c := range map[string]struct {
+		op    op
+		first *op // before it in its submission; nil: none
+		may   bool
+	}{
+		"over TCP":                                {op{frames: stream}, nil, true},
+		"over TCP, one of several alike":          {op{alike: true}, nil, true},
+		"over TCP, behind one that has ended":     {op{frames: stream}, free, true},
+		"over TCP, behind one that has come":      {op{frames: stream}, &op{matched: true}, true},
+		"staged, over RDMA":                       {op{rdma: true}, nil, true},
+		"over HP-TCP":                             {op{fast: true, direct: true}, nil, true},
+		"over TCP, its frame has not gone out":    {op{}, nil, false},
+		"over TCP, behind one that is on its way": {op{frames: stream}, &op{}, false},
+		"staged, over RDMA, behind such a one":    {op{rdma: true}, &op{}, false},
+		"by a device, which has the lease":        {op{rdma: true, direct: true}, nil, false},
+		"by a socket, which has the lease":        {op{frames: stream, direct: true}, nil, false},
+		"told already":                            {op{frames: stream, over: true}, nil, false},
+		"over TCP, seen to commit before":         {op{frames: stream, certain: true, touched: true}, nil, false},
+		"over TCP, what it brings is not there":   {op{frames: stream, legal: [][]byte{[]byte("x")}}, nil, false},
+	} {
+		for _, before := range []string{".....", "abcd."} { // with what is left of its change, and without any
+			late := c.op
+			if late.toAt = 4; late.legal == nil {
+				late.legal = [][]byte{[]byte(".")}
+			}
+			beneath := &op{legal: [][]byte{[]byte("abcde")}, frames: stream}
+			m := step("abcd.", beneath, &late)
+			copy(m.shadow, before)
+			beneath.submission = &submission{life: m.life, ops: []*op{beneath}}
+			late.submission = &submission{life: m.life, ops: []*op{&late}}
+			if c.first != nil {
+				late.index, late.submission.ops = 1, []*op{c.first, &late}
+			}
+			if before == "....." {
+				if explained := m.change() < 0; explained != c.may {
+					t.Errorf("%s: its end explains the change beneath it: %v, want %v", what, explained, c.may)
+				}
+			} else if hidden := beneath.hiddenBy(); hidden != c.may {
+				t.Errorf("%s: its end may hide the one beneath it: %v, want %v", what, hidden, c.may)
+			}
+		}
+	}
+}
+
+// One that covered another one may be told of its end first. Only those beneath it that had begun have the benefit.
+func TestTheEndOfOneUncoversThoseBeneathIt(t *testing.T) {
+	stream := &stream{}
+	for what, c := range map[string]struct {
+		beneath op
+		seen    bool // the other one was, as it committed: one over HP-TCP
+		may     bool
+	}{
+		"over TCP":                             {op{frames: stream}, false, true},
+		"over TCP, by a socket":                {op{frames: stream, direct: true}, false, true},
+		"staged, over RDMA":                    {op{rdma: true}, false, true},
+		"over TCP, its frame has not gone out": {op{}, false, false},
+		"over TCP, by a socket, the same":      {op{direct: true}, false, false},
+		"by a device":                          {op{rdma: true, direct: true}, false, false},
+		"over TCP, and the other one was seen": {op{frames: stream}, true, false},
+		"elsewhere":                            {op{frames: stream, toAt: 5}, false, false},
+		"with other bytes":                     {op{frames: stream, legal: [][]byte{[]byte("abXde")}}, false, false},
+	} {
+		beneath := c.beneath
+		if beneath.legal == nil {
+			beneath.legal = [][]byte{[]byte("abcde")}
+		}
+		late := &op{toAt: 4, legal: [][]byte{[]byte(".")}, frames: stream, fast: c.seen, certain: c.seen, touched: c.seen}
+		m := step("abcd.abcd.", &beneath, late)
+		for _, o := range m.targets {
+			o.submission = &submission{life: m.life, ops: []*op{o}}
+		}
+		if late.uncover(); beneath.matched != c.may {
+			t.Errorf("%s: matched %v, want %v", what, beneath.matched, c.may)
+		}
+	}
+}

@@ -262,26 +262,13 @@ func (m *memory) show() {
 	}
 }
 
-// hiddenBy says whether later ones of the same process, or over HP-TCP, may have covered what the op left, in the step in which
-// it ended, and left there what stood there before.
+// hiddenBy says whether later ones may have covered what the op left, in the step in which it ended.
 func (o *op) hiddenBy() bool {
-	own := o.local.life == o.remote.life
-	if o.length == 0 || !own && !o.fast || o.to.closed {
-		return false
-	}
-	if own && o.local.life.copies >= tangledMin { // what stood there between two of them, nobody saw
-		o.submission.life.run.count("blind: tangled copies")
+	if o.length > 0 && !o.to.closed && o.local.life == o.remote.life && o.local.life.copies >= tangledMin {
+		o.submission.life.run.count("blind: tangled copies") // what stood there between two of them, nobody saw
 		return true
 	}
-	free := make([]bool, len(o.to.data))
-	o.to.untraced(o, free)
-	for _, content := range o.legal {
-		if slices.Contains(free[o.toAt:o.toAt+o.length], true) && fits(content, o.to.data[o.toAt:], free[o.toAt:]) {
-			o.submission.life.run.count("blind: covered in the same step")
-			return true
-		}
-	}
-	return false
+	return o.overlaid()
 }
 
 // explains says by which legal content an open change is the op's, nil when it is not: its range holds a legal content, whole if the range is placed

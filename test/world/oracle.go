@@ -207,6 +207,7 @@ func (r *run) succeeded(o *op) {
 	}
 	o.countDirect()
 	o.matched = o.matched || o.hiddenBy()
+	o.uncover()
 	if !o.matched && o.length > 0 {
 		r.violate(OracleResult, "%v: %v succeeded, but its destination never held what its source held", o.submission.life, o)
 	}
