@@ -13,25 +13,32 @@ type Piece struct {
 	Inner, Offset, Length uint64
 }
 
-// Cut appends the pieces of a payload of size bytes, each of so many bytes but the last one.
+// Cut appends the pieces of a payload of size bytes, each of so many bytes, or of as many ranges as one request has at most;
+// the last one has the rest.
 func Cut(dst []Piece, spans []Span, size, each uint64) []Piece {
 	at := cursor{}
 	for offset := uint64(0); offset < size; {
 		p := Piece{at.index, at.inner, offset, min(each, size-offset)}
-		dst, offset = append(dst, p), offset+p.Length
 		if spans == nil {
 			at.inner += p.Length
-			continue
+		} else {
+			p.Length = at.pass(spans, p.Length)
 		}
-		for left := p.Length; left > 0; {
-			n := min(left, spans[at.index].Length-at.inner)
-			left -= n
-			if at.inner += n; at.inner == spans[at.index].Length {
-				at = cursor{at.index + 1, 0}
-			}
-		}
+		dst, offset = append(dst, p), offset+p.Length
 	}
 	return dst
+}
+
+// pass moves the place by up to n bytes, or by as many spans as one request may have, and says by how many bytes.
+func (c *cursor) pass(spans []Span, n uint64) (passed uint64) {
+	for count := 0; passed < n && count < spansMax; count++ {
+		size := min(n-passed, spans[c.index].Length-c.inner)
+		passed += size
+		if c.inner += size; c.inner == spans[c.index].Length {
+			*c = cursor{c.index + 1, 0}
+		}
+	}
+	return passed
 }
 
 // Share is one payload that transfers on several lanes carry together: whoever has room takes the next piece, so that a

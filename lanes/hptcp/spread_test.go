@@ -160,3 +160,34 @@ func TestSmallRequestsPassLargeOnes(t *testing.T) {
 	}
 	r.finish()
 }
+
+// The pieces of a payload follow each other without a gap, none is larger than asked for, and none has more ranges than one
+// request, so that a piece of small pages is no request and a rest.
+//
+// proves H-4, H-8
+func TestPiecesAreWhatOneRequestCanBe(t *testing.T) {
+	for _, c := range []struct {
+		ranges       int
+		length, each uint64
+		pieces       int
+	}{{2500, 512, 1 << 20, 3}, {120_000, 4096, 1 << 20, 469}, {3, 5 << 20, 1 << 20, 15}, {1, 1<<20 + 1, 1 << 20, 2}, {4096, 1, 1 << 20, 5}} {
+		var spans []Span
+		for i := range uint64(c.ranges) {
+			spans = append(spans, Span{Local: 2 * i * c.length, Length: c.length})
+		}
+		size, offset := uint64(c.ranges)*c.length, uint64(0)
+		pieces := Cut(nil, spans, size, c.each)
+		for _, p := range pieces {
+			if at := uint64(p.Index)*c.length + p.Inner; p.Offset != offset || at != offset || p.Length > c.each || p.Length == 0 {
+				t.Fatalf("%+v: piece %+v begins at %d, want %d", c, p, at, offset)
+			}
+			if last := (p.Offset + p.Length - 1) / c.length; int(last)-p.Index >= spansMax {
+				t.Fatalf("%+v: piece %+v has %d ranges", c, p, int(last)-p.Index+1)
+			}
+			offset += p.Length
+		}
+		if offset != size || len(pieces) != c.pieces {
+			t.Errorf("%+v: %d pieces with %d bytes", c, len(pieces), offset)
+		}
+	}
+}

@@ -287,7 +287,7 @@ func (t *Transfer) stage() string {
 	case t.state == stateCommitting:
 		return "commit"
 	case t.asked == 0:
-		return "waiting for a stream"
+		return "the wait for a stream"
 	}
 	return "payload"
 }

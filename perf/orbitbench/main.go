@@ -34,7 +34,7 @@ type flags struct {
 }
 
 const usage = `Usage: orbitbench [flags]             measure the workloads
-       orbitbench check [flags]       measure the targets in under a minute; exit status 1 if one is short
+       orbitbench check [flags]       measure the targets in about a minute; exit status 1 if one is short
        orbitbench list                name the workloads and the targets
        orbitbench report FILE.jsonl   make FILE.html of a run again
 

@@ -78,7 +78,7 @@ func (r *runner) measure(ctx context.Context, g group, where string) []*entry {
 			if e.gone || ctx.Err() != nil {
 				continue
 			}
-			r.progress.show("%s, round %d of %d: %s: %s", where, round, r.rounds, g.name, e.name)
+			r.progress.show("%s, round %d of %d: %s: %s", where, round+1, r.rounds, g.name, e.name)
 			r.sample(ctx, g, e, round)
 		}
 	}

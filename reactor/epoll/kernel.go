@@ -56,7 +56,7 @@ func New(o Options) (*Kernel, error) {
 	descriptor, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, &socket.CallError{Call: "epoll_create1", Object: "kernel", Errno: err.(syscall.Errno),
-			Remedy: "see RLIMIT_NOFILE and fs.epoll.max_user_watches"}
+			Remedy: "see RLIMIT_NOFILE and fs.epoll.max_user_instances"}
 	}
 	waker, err := socket.NewWaker()
 	if err != nil {
