@@ -96,6 +96,7 @@ type link struct {
 	older    *link
 	newer    *link
 	listed   bool
+	evicted  bool // true exactly while it ends to make room for one that waits
 }
 
 // linkList is a list of idle links.
@@ -138,6 +139,7 @@ func (l *link) open() {
 			pool.lane.Counts.Evicted.Add(1)
 			l.state = linkWaiting
 			pool.waiting = append(pool.waiting, l)
+			idle.evicted = true
 			idle.stream.retire(errEvicted)
 			return
 		}
@@ -331,7 +333,9 @@ func (l *link) lost(end loss) {
 		l.unconnected(*fault)
 	}
 	p.held--
-	pool.freed()
+	evicted := l.evicted
+	l.evicted = false
+	pool.freed(evicted && end.retained)
 	p.pump()
 	p.settle()
 	pool.settle()

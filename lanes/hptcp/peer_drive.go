@@ -353,9 +353,11 @@ func (p *Pool) settle() {
 	}
 }
 
-// freed hands a free slot to whoever has waited longest.
-func (p *Pool) freed() {
-	for len(p.waiting) > 0 && p.config.Streams.Used() < p.config.Streams.Limit() {
+// freed hands a free slot to whoever has waited longest. Whoever waited for one that is never to be free looks for another, so
+// that no more wait than streams are being evicted.
+func (p *Pool) freed(never bool) {
+	for len(p.waiting) > 0 && (never || p.config.Streams.Used() < p.config.Streams.Limit()) {
+		never = false
 		l := p.waiting[0]
 		p.waiting = append(p.waiting[:0], p.waiting[1:]...)
 		l.state = linkAbsent
