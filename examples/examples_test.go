@@ -19,7 +19,7 @@ var says = map[string][]string{
 	"restart_fencing": {"answers: the first life", "the old segment is refused", "answers: the second life"},
 	"cuda_copy": {"over TCP (tcp, staged through pinned host memory there): 8 callers", "inside the engine (local copy, device and host)",
 		"5242883 bytes went from GPU to GPU and back (tcp, staged through pinned host memory on both sides)", "was given back"},
-	"hptcp_bulk":   {"read 50331648 bytes over hptcp, crc32c", "in 96 requests", "verified: the same bytes, 0 chunks"},
+	"hptcp_bulk":   {"read 50331648 bytes over hptcp, crc32c", "in 48 requests", "verified: the same bytes, 0 chunks"},
 	"hptcp_blocks": {"1500 scattered blocks, 24576000 bytes over hptcp in one request", "head 3 of 2048 tokens, 262144 bytes"},
 	"rdma_peer":    {"the way is rdma, direct", "the way is rdma, staged here", "1048593 bytes went there and came back"},
 }
