@@ -20,7 +20,8 @@ type task struct {
 
 // group carries out the requests of one submission in their order, and stops at the first failure. It is
 // the executor of synchronous and asynchronous submissions alike (SPEC G-3, B-1). From start to the
-// end one lane at a time owns it: the one that owns the peer of the task at hand.
+// end one lane at a time owns it: the one that owns the peer of the task at hand. Other lanes may carry parts of an HP-TCP
+// transfer meanwhile (team); they know the group's lane only.
 type group struct {
 	engine    *Engine
 	tasks     []task
