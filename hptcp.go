@@ -94,7 +94,9 @@ func (e *Engine) listenHPTCP(control netip.AddrPort) error {
 	}
 	p := e.hptcp
 	p.listener, p.bound = listener, bound
-	p.endpoint = e.hptcpConfig(0).Endpoint(familyOf(bound.Addr()), bound.Port())
+	told := e.hptcpConfig(0)
+	told.StreamsMax = min(told.StreamsMax, e.config.HPTCP.Limits.Streams) // more of one peer's would not be accepted
+	p.endpoint = told.Endpoint(familyOf(bound.Addr()), bound.Port())
 	return nil
 }
 

@@ -340,6 +340,23 @@ func TestDataStreamsAreABudgetAndIdleOnesMakeRoom(t *testing.T) {
 	}
 }
 
+// A source publishes no more streams than it accepts: a peer that opens as many as it is told loses none.
+//
+// proves H-1, U-3
+func TestASourcePublishesNoMoreStreamsThanItAccepts(t *testing.T) {
+	s := newFastSim(t, 3, simkernel.WorldOptions{}, Config{HPTCP: &HPTCPConfig{ChunkBytes: 4096, Limits: HPTCPLimits{Streams: 1}}}, wide(2), 1<<20)
+	if d := s.segment.view().Descriptor().HPTCP; d.StreamsMax != 1 || s.source.Stats().HPTCP.Streams != 1 {
+		t.Errorf("published is %+v", d)
+	}
+	for range 5 {
+		_, err := s.requester.SubmitAndWait(soon(t), []Request{hurried(s.request(Read, 0, 1<<20)), hurried(s.request(Read, 0, 10))})
+		must(t, err)
+	}
+	if n := s.requester.Stats().Totals.Connects; n != 2 {
+		t.Errorf("%d connects, want one for control and one for data", n)
+	}
+}
+
 // A byte that changes on the way is found by the checksum, in either direction, and named with its offset.
 //
 // proves H-9
