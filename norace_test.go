@@ -1,0 +1,5 @@
+//go:build !race
+
+package orbitte
+
+const raceEnabled = false
