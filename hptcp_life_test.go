@@ -542,27 +542,34 @@ func TestAPeersSmallPayloadLimitIsKeptPieceByPiece(t *testing.T) {
 //
 // proves H-5, M-9
 func TestCrossingAtomicWritesDoNotWaitForEachOther(t *testing.T) {
-	const size = 64 << 10
-	s := newSim(t, 11, simkernel.WorldOptions{})
+	crossWrites(newSim(t, 11, simkernel.WorldOptions{}), fast(Config{}), 64<<10, true, 1)
+}
+
+// crossWrites lets two engines write to each other from the ranges that the other one writes to, so many times.
+func crossWrites(s *sim, c Config, size uint64, atomic bool, times int) {
+	t := s.t
+	t.Helper()
 	var engines [2]*Engine
 	var memories [2]*Memory
 	for i, host := range []netip.Addr{hostA, hostB} {
-		engines[i], _ = s.engine(fmt.Sprint("engine", i), host, fast(Config{}))
-		memories[i] = allocated(t, size)
+		engines[i], _ = s.engine(fmt.Sprint("engine", i), host, c)
+		memories[i] = allocated(t, int(size))
 		registered(t, engines[i], memories[i], ReadWrite, OverHPTCP)
 	}
-	var batches [2]*Batch
-	for i, e := range engines {
-		segment := opened(t, e, engines[1-i])
-		r := Request{Operation: Write, Transport: TransportHPTCP, Atomic: true, Segment: segment, Local: memories[i].Address(), Remote: memories[1-i].Address(), Length: size}
-		var err error
-		batches[i], err = e.Submit(s.within(time.Second), []Request{r})
-		must(t, err)
-	}
-	for _, b := range batches {
-		_, err := b.Wait(soon(t))
-		must(t, err)
-		must(t, b.Free())
+	segments := [2]*Segment{opened(t, engines[0], engines[1]), opened(t, engines[1], engines[0])}
+	for range times {
+		var batches [2]*Batch
+		for i, e := range engines {
+			r := hurried(Request{Operation: Write, Atomic: atomic, Segment: segments[i], Local: memories[i].Address(), Remote: memories[1-i].Address(), Length: size})
+			var err error
+			batches[i], err = e.Submit(s.within(time.Second), []Request{r})
+			must(t, err)
+		}
+		for _, b := range batches {
+			_, err := b.Wait(soon(t))
+			must(t, err)
+			must(t, b.Free())
+		}
 	}
 }
 

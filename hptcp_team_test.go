@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/netip"
 	"sync"
 	"testing"
 	"time"
@@ -308,31 +307,9 @@ func TestALaneThatFailsEndsTheOthersEarly(t *testing.T) {
 // proves H-5, M-9
 func TestCrossingSharedWritesDoNotWaitForEachOther(t *testing.T) {
 	const size = 256 << 10
-	s := newSim(t, 11, simkernel.WorldOptions{Buffer: 2 * size})
-	var engines [2]*Engine
-	var memories [2]*Memory
-	for i, host := range []netip.Addr{hostA, hostB} {
-		c := wide(2)
-		c.HPTCP.InFlightBytes = 2 * size // all of it may be with the system before there is any answer
-		engines[i], _ = s.engine(fmt.Sprint("engine", i), host, c)
-		memories[i] = allocated(t, size)
-		registered(t, engines[i], memories[i], ReadWrite, OverHPTCP)
-	}
-	segments := [2]*Segment{opened(t, engines[0], engines[1]), opened(t, engines[1], engines[0])}
-	for range 5 {
-		var batches [2]*Batch
-		for i, e := range engines {
-			r := hurried(Request{Operation: Write, Segment: segments[i], Local: memories[i].Address(), Remote: memories[1-i].Address(), Length: size})
-			var err error
-			batches[i], err = e.Submit(s.within(time.Second), []Request{r})
-			must(t, err)
-		}
-		for _, b := range batches {
-			_, err := b.Wait(soon(t))
-			must(t, err)
-			must(t, b.Free())
-		}
-	}
+	c := wide(2)
+	c.HPTCP.InFlightBytes = 2 * size // all of it may be with the system before there is any answer
+	crossWrites(newSim(t, 11, simkernel.WorldOptions{Buffer: 2 * size}), c, size, false, 5)
 }
 
 // How many lanes share a transfer follows what they gain.
