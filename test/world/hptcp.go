@@ -132,6 +132,20 @@ func (o *op) glance() {
 	o.matched = o.unseen == 0
 }
 
+// lapped gives a split op the bytes that others covered in the step at hand.
+func (o *op) lapped(free []bool) {
+	if o.matched || len(o.seen) != len(free) {
+		return
+	}
+	for i, some := range free {
+		if some && !o.seen[i] {
+			o.seen[i] = true
+			o.unseen--
+		}
+	}
+	o.matched = o.unseen == 0
+}
+
 // mended says whether a split op explains the open changes: whole, if its destination is placed at once.
 func (o *op) mended(m *memory, open, free []bool) bool {
 	if o.direct {

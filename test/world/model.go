@@ -229,6 +229,9 @@ func (m *memory) hidden(done []*op, free []bool) (found []change) {
 		if o.over || slices.Contains(done, o) || !slices.Contains(free[o.toAt:o.toAt+o.length], true) {
 			continue
 		}
+		if o.split && o.begun() { // one of its requests may have come right before: of each nobody sees more than that
+			o.lapped(free[o.toAt : o.toAt+o.length])
+		}
 		for _, content := range o.legal {
 			if fits(content, m.data[o.toAt:], free[o.toAt:]) {
 				o.matched = true
