@@ -6,6 +6,7 @@ import (
 	"github.com/orbitte/orbitte/budgets"
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/lanes/delegate"
+	"github.com/orbitte/orbitte/lanes/hptcp"
 	"github.com/orbitte/orbitte/lanes/local"
 	"github.com/orbitte/orbitte/lanes/rdma"
 	"github.com/orbitte/orbitte/reactor"
@@ -177,7 +178,7 @@ func (g *group) Receive(_ *reactor.Letter, now reactor.Instant) {
 		return
 	}
 	t.state.Store(uint32(TaskRunning))
-	if len(g.tasks) == 1 && t.size <= smallBytes && t.segment.peer != nil {
+	if len(g.tasks) == 1 && t.size <= hptcp.SmallBytes && t.segment.peer != nil {
 		g.engine.small.note(t.segment.peer.runner.lane.Now())
 	}
 	if t.transport == TransportHPTCP {

@@ -37,8 +37,9 @@ func (c *carrier) start(t *task) {
 	x.Start(t.segment.peer.fast)
 }
 
-// ended takes the transfer's end, or that of all who shared it: a peer whose data address does not answer is asked over the control stream whether it still lives its old life.
-// A new one has another data port, so that the old one says nothing (SPEC G-1).
+// ended takes the transfer's end, or that of all who shared it. A peer whose data address does not answer is asked over the
+// control stream whether it still lives its old life: a new one has another data port, so that the old one says nothing
+// (SPEC G-1).
 func (c *carrier) ended(o lanes.Outcome, prefix, begun uint64) {
 	c.outcome, c.prefix, c.begun = o, prefix, begun
 	var fault *lanes.Fault

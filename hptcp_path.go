@@ -24,13 +24,11 @@ func (u *hptcpUpdate) Receive(*reactor.Letter, reactor.Instant) {
 	}
 }
 
-// side is the peer's data streams on another lane, number so many of those that share large transfers.
+// side is the peer's data streams on another lane, number so many of those that share large transfers: made when they are
+// first asked for, one number after the other.
 func (p *peer) side(number int, r *runner) *hptcp.Peer {
-	for len(p.sides) < number {
-		p.sides = append(p.sides, nil)
-	}
-	if p.sides[number-1] == nil {
-		p.sides[number-1] = p.fast.Beside(r.fast, number)
+	if len(p.sides) < number {
+		p.sides = append(p.sides, p.fast.Beside(r.fast, number))
 	}
 	return p.sides[number-1]
 }

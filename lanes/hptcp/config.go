@@ -25,8 +25,8 @@ const (
 	// dozeAfter is how long an idle stream keeps its inbox; then it waits for IdleTimeout without any memory.
 	dozeAfter = 100 * time.Millisecond
 
-	// smallBytes is the largest request that goes over the stream for small ones.
-	smallBytes = 64 << 10
+	// SmallBytes is the largest request that goes over the stream for small ones.
+	SmallBytes = 64 << 10
 )
 
 // Config is what all lanes of one engine agree on; the budgets are one lane's. It does not change while the

@@ -14,7 +14,7 @@ import (
 type class uint8
 
 const (
-	small class = iota // up to smallBytes: a stream of its own, so that large ones never stand in front
+	small class = iota // up to SmallBytes: a stream of its own, so that large ones never stand in front
 	large
 	classes
 )
@@ -163,7 +163,7 @@ func (p *Peer) unreachedAt(err error) error {
 }
 
 func classOf(t *Transfer) class {
-	if t.Length <= smallBytes {
+	if t.Length <= SmallBytes {
 		return small
 	}
 	return large

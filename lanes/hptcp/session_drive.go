@@ -112,7 +112,7 @@ func (x *session) greet(b []byte) int {
 		w.Status = netproto.StatusEpochMismatch
 	case config.Gate.Fenced():
 		w.Status = netproto.StatusSourceClosed
-	case int(h.Stream%streamIndexes) >= config.StreamsMax: // so one requester has no more
+	case int(h.Stream%streamIndexes) >= config.StreamsMax: // so each way from a requester has no more, and the budget bounds them all
 		w.Status = netproto.StatusExhausted
 	default:
 		x.service.replace(h)

@@ -130,7 +130,7 @@ func (s *stream) submit(kind reactor.Kind, list [][]byte) reactor.Ticket {
 
 // place sends the next n bytes of the stream, behind the frame just taken, to the buffers that the user has
 // appended to s.into.
-func (s *stream) place(n uint64) { s.left, s.placing, s.sizable = n, true, n > smallBytes }
+func (s *stream) place(n uint64) { s.left, s.placing, s.sizable = n, true, n > SmallBytes }
 
 // pause takes no frames until resume.
 func (s *stream) pause() { s.paused = true }
