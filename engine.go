@@ -61,6 +61,7 @@ type Engine struct {
 	// mu guards the peers, and closing. No lane takes it.
 	mu      sync.Mutex
 	peers   map[peerKey]*peer
+	ways    map[Epoch][]*peer // those of each life of a source, one for each name that it is open under; nil: a free place
 	closing closing
 
 	ended    sync.Map      // *segments.Registration → *ending: who waits for its end

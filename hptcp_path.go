@@ -20,7 +20,7 @@ type hptcpUpdate struct {
 // Receive (reactor.Recipient).
 func (u *hptcpUpdate) Receive(*reactor.Letter, reactor.Instant) {
 	if p := u.peer; p.fast == nil {
-		p.fast = p.runner.fast.NewPeer(dataAddresses(p.addresses, u.endpoint), u.epoch, u.endpoint, u.lanes)
+		p.fast = p.runner.fast.NewPeer(dataAddresses(p.addresses, u.endpoint), u.epoch, u.endpoint, p.way, u.lanes)
 	}
 }
 

@@ -55,7 +55,7 @@ func open(config Config) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{
-		config: config, requester: lanes.NewGate(), peers: map[peerKey]*peer{},
+		config: config, requester: lanes.NewGate(), peers: map[peerKey]*peer{}, ways: map[Epoch][]*peer{},
 		budgets: newBudgets(&config, len(places)), driver: make(chan struct{}, 1),
 		notes: make(chan struct{}, 1), notesEnd: make(chan struct{}), logEnd: make(chan struct{}),
 	}

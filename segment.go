@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 
+	"github.com/orbitte/orbitte/budgets"
 	"github.com/orbitte/orbitte/lanes"
 	"github.com/orbitte/orbitte/lanes/control"
 	"github.com/orbitte/orbitte/lanes/hptcp"
@@ -63,6 +65,7 @@ type peer struct {
 	key       peerKey
 	runner    *runner
 	refs      int // guarded by Engine.mu
+	way       int // its place in Engine.ways
 	channel   *control.Channel
 	rdma      *rdma.Peer    // the lane's; nil until the peer is known to publish RDMA paths
 	fast      *hptcp.Peer   // the lane's; nil until the peer is known to serve HP-TCP
@@ -226,6 +229,12 @@ func (e *Engine) peerSegment(ctx context.Context, endpoint string, epoch Epoch) 
 		e.dismiss(p)
 		s.peer = e.borrowPeer(peerKey{endpoint, actual}, addresses)
 	}
+	if e.hptcp != nil && s.peer.way >= hptcp.WaysMax {
+		e.dismiss(s.peer)
+		return nil, &Error{Index: -1, Class: ErrExhausted, Cause: &budgets.Exhausted{
+			Budget: "names of one source", Unit: "names", Asked: 1, Used: hptcp.WaysMax, Limit: hptcp.WaysMax,
+		}}
+	}
 	e.learnPaths(s.peer, actual, descriptor.RDMA)
 	e.learnHPTCP(s.peer, actual, &descriptor)
 	return s, nil
@@ -256,6 +265,13 @@ func (e *Engine) borrowPeer(key peerKey, addresses []netip.AddrPort) *peer {
 	best.peers++
 	p := &peer{key: key, runner: best, refs: 1, channel: best.pool.NewChannel(addresses), addresses: addresses}
 	e.peers[key] = p
+	ways := e.ways[key.epoch]
+	if p.way = slices.Index(ways, nil); p.way >= 0 {
+		ways[p.way] = p
+	} else {
+		p.way = len(ways)
+		e.ways[key.epoch] = append(ways, p)
+	}
 	return p
 }
 
@@ -267,6 +283,10 @@ func (e *Engine) returnPeer(p *peer) <-chan struct{} {
 	last := p.refs == 0
 	if last {
 		delete(e.peers, p.key)
+		e.ways[p.key.epoch][p.way] = nil
+		if !slices.ContainsFunc(e.ways[p.key.epoch], func(p *peer) bool { return p != nil }) {
+			delete(e.ways, p.key.epoch)
+		}
 		p.runner.peers--
 	}
 	e.mu.Unlock()

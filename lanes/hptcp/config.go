@@ -60,15 +60,15 @@ type Counts struct {
 	Late       atomic.Uint64 // replies that found nobody (SPEC H-3)
 	Mismatches atomic.Uint64 // chunks whose CRC32C was another one, found at either end
 	Refused    atomic.Uint64 // hellos that a source refused
-
-	peers atomic.Uint32 // made so far, all lanes together
 }
 
-// A hello's stream number is the link's index, in the lowest bits, and above them which of the requester's peers it is of:
-// one source may be several peers, under several names, and none of them takes another one's streams for its own old ones.
+// A hello's stream number is the link's, in the lowest bits, and above them the way: one source may be several peers, under
+// several names, and none of them takes another one's streams for its own old ones.
 const (
 	streamIndexBits = 6
 	streamIndexes   = 1 << streamIndexBits
+	// WaysMax bounds the peers of one requester that one life of a source is at a time; their ways are below it.
+	WaysMax = 1 << 16 / streamIndexes
 )
 
 func (c *Config) complete() {

@@ -199,7 +199,7 @@ func (l *link) connected() {
 		lane.Congestion.Store(&congestion)
 	}
 	l.state = linkGreeting
-	l.hello = netproto.HPTCPHello{Expected: p.epoch, Requester: lane.Policy.Epoch, Stream: p.number<<streamIndexBits | uint16(l.number),
+	l.hello = netproto.HPTCPHello{Expected: p.epoch, Requester: lane.Policy.Epoch, Stream: p.way<<streamIndexBits | uint16(l.number),
 		Chunk: min(p.pool.config.ChunkBytes, p.endpoint.ChunkBytesMax), InFlight: min(p.pool.config.InFlightBytes, p.endpoint.InFlightBytesMax)}
 	if p.pool.config.Checksums {
 		l.hello.Flags = netproto.HPTCPChecksums

@@ -53,7 +53,7 @@ type Peer struct {
 	addresses []netip.AddrPort
 	address   int // index of the address in use
 	epoch     netproto.Epoch
-	number    uint16 // among the engine's peers; see streamIndexBits
+	way       uint16 // to the source; see streamIndexBits
 	endpoint  netproto.HPTCPEndpoint
 	links     []*link // those before base are for small requests, the others for large ones, or all
 	base      int     // 0 or 1
@@ -72,11 +72,11 @@ type Peer struct {
 
 // NewPeer makes the peer of a source that published this endpoint in this life; the port in the addresses is the
 // endpoint's. Peers of so many lanes share the source's streams: this one, and those that Beside makes. Any goroutine may
-// call it; everything else about the peer happens on the pool's lane.
-func (p *Pool) NewPeer(addresses []netip.AddrPort, epoch netproto.Epoch, endpoint netproto.HPTCPEndpoint, lanes int) *Peer {
+// call it; everything else about the peer happens on the pool's lane. No other peer of the requester has the same way to this life
+// of the source; it is below WaysMax.
+func (p *Pool) NewPeer(addresses []netip.AddrPort, epoch netproto.Epoch, endpoint netproto.HPTCPEndpoint, way, lanes int) *Peer {
 	streams := max(1, min(p.config.StreamsMax, int(endpoint.StreamsMax)))
-	number := uint16(p.config.Counts.peers.Add(1)-1) % (1 << 16 / streamIndexes)
-	peer := &Peer{pool: p, addresses: addresses, epoch: epoch, number: number, endpoint: endpoint, base: min(1, streams-1)}
+	peer := &Peer{pool: p, addresses: addresses, epoch: epoch, way: uint16(way), endpoint: endpoint, base: min(1, streams-1)}
 	peer.large = min(max(1, streams-1), p.config.CPUs)
 	peer.sides = min(max(1, lanes), peer.large) - 1
 	if peer.base == 1 {
@@ -100,7 +100,7 @@ func (p *Peer) Carried(bytes uint64, took time.Duration) { p.width.moved(bytes, 
 // Beside makes the peer of the same source for another lane's pool, number 1 to Sides. It carries parts of Shares, nothing
 // else; whoever made it closes it. On the lane of this peer.
 func (p *Peer) Beside(other *Pool, number int) *Peer {
-	peer := &Peer{pool: other, addresses: p.addresses, epoch: p.epoch, number: p.number, endpoint: p.endpoint, large: p.large, sides: p.sides}
+	peer := &Peer{pool: other, addresses: p.addresses, epoch: p.epoch, way: p.way, endpoint: p.endpoint, large: p.large, sides: p.sides}
 	peer.join(number, p.base)
 	return peer
 }

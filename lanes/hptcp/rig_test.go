@@ -174,7 +174,7 @@ func (n *node) peer(source *node) *Peer {
 }
 
 func (n *node) peerAt(at netip.AddrPort, epoch netproto.Epoch, e netproto.HPTCPEndpoint) *Peer {
-	p := n.pool.NewPeer([]netip.AddrPort{at}, epoch, e, 1)
+	p := n.pool.NewPeer([]netip.AddrPort{at}, epoch, e, len(n.peers), 1)
 	n.peers = append(n.peers, p)
 	return p
 }
