@@ -45,36 +45,43 @@ var lentSizes = []uint64{64 << 10, 300_000, 3<<20 + 5}
 
 func rooms(size uint64) []int { return []int{1 + int(size)>>10, 4096, int(size) - 1, int(size) + 200} }
 
-// A source's range is leased only while the system takes from it and the rest is copied, and not while the peer reads, or does
-// not: others can write it when the reply has hardly begun, and the requester still gets what was there before.
-//
-// proves T-1, M-9
-func TestHalfSentReplyIsASnapshotAndLeasesNothing(t *testing.T) {
+// eachRoom runs a test with each of them.
+func eachRoom(t *testing.T, test func(t *testing.T, r *rig, size uint64, room int)) {
 	for _, size := range lentSizes {
 		for i, room := range rooms(size) {
 			t.Run(fmt.Sprintf("%d bytes, room for %d", size, room), func(t *testing.T) {
 				mappings(t)
 				r := newRig(t, uint64(i), simkernel.WorldOptions{Buffer: room})
 				defer r.finish()
-				source := r.node(sourceHost, setup{})
-				m := source.register(size, netproto.ReadWrite, 1)
-				w := r.dial(source.address)
-				must(t, w.send(requestBytes(netproto.OperationTCPRead, m.ID(), 0, size)))
-				r.pass(soon)
-				m.overwrite(t, 2)
-				if p := w.reply(); p.Status != netproto.StatusSuccess || p.Length != size {
-					t.Fatalf("%+v", p)
-				}
-				if b, err := w.receive(int(size)); err != nil || !bytes.Equal(b, pattern(size, 1)) {
-					t.Fatalf("the payload is not the range as it was: %v", err)
-				}
-				r.pass(soon)
-				if m.Loans() != 0 || source.lane.Counts.ReadsServed.Load() != 1 {
-					t.Errorf("%d loans, %d READs served", m.Loans(), source.lane.Counts.ReadsServed.Load())
-				}
+				test(t, r, size, room)
 			})
 		}
 	}
+}
+
+// A source's range is leased only while the system takes from it and the rest is copied, and not while the peer reads, or does
+// not: others can write it when the reply has hardly begun, and the requester still gets what was there before.
+//
+// proves T-1, M-9
+func TestHalfSentReplyIsASnapshotAndLeasesNothing(t *testing.T) {
+	eachRoom(t, func(t *testing.T, r *rig, size uint64, room int) {
+		source := r.node(sourceHost, setup{})
+		m := source.register(size, netproto.ReadWrite, 1)
+		w := r.dial(source.address)
+		must(t, w.send(requestBytes(netproto.OperationTCPRead, m.ID(), 0, size)))
+		r.pass(soon)
+		m.overwrite(t, 2)
+		if p := w.reply(); p.Status != netproto.StatusSuccess || p.Length != size {
+			t.Fatalf("%+v", p)
+		}
+		if b, err := w.receive(int(size)); err != nil || !bytes.Equal(b, pattern(size, 1)) {
+			t.Fatalf("the payload is not the range as it was: %v", err)
+		}
+		r.pass(soon)
+		if m.Loans() != 0 || source.lane.Counts.ReadsServed.Load() != 1 {
+			t.Errorf("%d loans, %d READs served", m.Loans(), source.lane.Counts.ReadsServed.Load())
+		}
+	})
 }
 
 // The same of a WRITE's input, whose lease begins when the source is ready for it. The request of who follows goes along behind
@@ -82,48 +89,38 @@ func TestHalfSentReplyIsASnapshotAndLeasesNothing(t *testing.T) {
 //
 // proves T-1, M-9, T-3
 func TestHalfSentInputIsASnapshotAndLeasesNothing(t *testing.T) {
-	for _, size := range lentSizes {
-		for i, room := range rooms(size) {
-			t.Run(fmt.Sprintf("%d bytes, room for %d", size, room), func(t *testing.T) {
-				mappings(t)
-				r := newRig(t, uint64(i), simkernel.WorldOptions{Buffer: room})
-				defer r.finish()
-				sent := &sendings{}
-				requester := r.node(requesterHost, setup{wrap: sent.wrap})
-				local := requester.register(size, netproto.LocalOnly, 1)
-				p := r.listen()
-				first, second, _ := requester.couple(requester.channel(p.address), local)
-				w := p.accept()
-				w.request()
-				r.pass(soon)
-				if !local.free() {
-					t.Error("the input is leased while nobody waits for it")
-				}
-				must(t, w.send(replyBytes(netproto.StatusReady, 0)))
-				r.pass(soon)
-				local.overwrite(t, 2)
-				if b, err := w.receive(int(size)); err != nil || !bytes.Equal(b, pattern(size, 1)) {
-					t.Fatalf("the payload is not the input as it was: %v", err)
-				}
-				if q := w.request(); q.Region != 2 {
-					t.Fatalf("%+v follows", q)
-				}
-				if slices.Contains(sent.bytes[1:], netproto.RequestSize) && room > 4096 { // smaller ones cut it as they like
-					t.Errorf("a request went alone: %v", sent.bytes)
-				}
-				must(t, w.send(append(replyBytes(netproto.StatusSuccess, 0), replyBytes(netproto.StatusReady, 0)...)))
-				if b, err := w.receive(int(size)); err != nil || !bytes.Equal(b, pattern(size, 2)) {
-					t.Fatalf("the second payload is not the input as it was: %v", err)
-				}
-				must(t, w.send(replyBytes(netproto.StatusSuccess, 0)))
-				for i, a := range []*attempt{first, second} {
-					if o := r.wait(a); o.Err != nil || o.Bytes != size {
-						t.Errorf("WRITE %d: %+v", i, o)
-					}
-				}
-			})
+	eachRoom(t, func(t *testing.T, r *rig, size uint64, room int) {
+		sent := &sendings{}
+		requester := r.node(requesterHost, setup{wrap: sent.wrap})
+		local := requester.register(size, netproto.LocalOnly, 1)
+		w, first, second, _ := requester.coupled(local)
+		r.pass(soon)
+		if !local.free() {
+			t.Error("the input is leased while nobody waits for it")
 		}
-	}
+		must(t, w.send(replyBytes(netproto.StatusReady, 0)))
+		r.pass(soon)
+		local.overwrite(t, 2)
+		if b, err := w.receive(int(size)); err != nil || !bytes.Equal(b, pattern(size, 1)) {
+			t.Fatalf("the payload is not the input as it was: %v", err)
+		}
+		if q := w.request(); q.Region != 2 {
+			t.Fatalf("%+v follows", q)
+		}
+		if slices.Contains(sent.bytes[1:], netproto.RequestSize) && room > 4096 { // smaller ones cut it as they like
+			t.Errorf("a request went alone: %v", sent.bytes)
+		}
+		must(t, w.send(append(replyBytes(netproto.StatusSuccess, 0), replyBytes(netproto.StatusReady, 0)...)))
+		if b, err := w.receive(int(size)); err != nil || !bytes.Equal(b, pattern(size, 2)) {
+			t.Fatalf("the second payload is not the input as it was: %v", err)
+		}
+		must(t, w.send(replyBytes(netproto.StatusSuccess, 0)))
+		for i, a := range []*attempt{first, second} {
+			if o := r.wait(a); o.Err != nil || o.Bytes != size {
+				t.Errorf("WRITE %d: %+v", i, o)
+			}
+		}
+	})
 }
 
 // What the socket does not take of a large payload is copied slice by slice, a turn each, under the one lease under which the

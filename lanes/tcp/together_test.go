@@ -258,6 +258,15 @@ func (n *node) couple(c *control.Channel, local *memory) (first, second *attempt
 	return first, second, frees
 }
 
+// coupled is couple towards a script, whose wire it returns behind the first request.
+func (n *node) coupled(local *memory) (w *wire, first, second *attempt, frees *[]uint64) {
+	p := n.rig.listen()
+	first, second, frees = n.couple(n.channel(p.address), local)
+	w = p.accept()
+	w.request()
+	return w, first, second, frees
+}
+
 // A WRITE's request goes out in one piece with the end of the payload before it. Of a large payload only the last piece
 // decides who follows, and its pieces are as many as ever.
 //
@@ -265,11 +274,7 @@ func (n *node) couple(c *control.Channel, local *memory) (first, second *attempt
 func TestRequestTravelsWithTheEndOfThePayloadBefore(t *testing.T) {
 	eachSize(t, 4, []uint64{1, 1 << 20, 3<<20 + 5}, func(t *testing.T, r *rig, size uint64, sent *sendings, how setup) {
 		requester := r.node(requesterHost, how)
-		local := requester.register(size, netproto.LocalOnly, 2)
-		p := r.listen()
-		first, second, frees := requester.couple(requester.channel(p.address), local)
-		w := p.accept()
-		w.request()
+		w, first, second, frees := requester.coupled(requester.register(size, netproto.LocalOnly, 2))
 		must(t, w.send(replyBytes(netproto.StatusReady, 0)))
 		b, err := w.receive(int(size))
 		if err != nil || !bytes.Equal(b, pattern(size, 2)) {
@@ -314,11 +319,7 @@ func TestStreamCutAroundTheRequestThatTravelsAlong(t *testing.T) {
 			r := newRig(t, 5, simkernel.WorldOptions{Buffer: room})
 			defer r.finish()
 			requester := r.node(requesterHost, setup{})
-			local := requester.register(size, netproto.LocalOnly, 2)
-			p := r.listen()
-			first, second, frees := requester.couple(requester.channel(p.address), local)
-			w := p.accept()
-			w.request()
+			w, first, second, frees := requester.coupled(requester.register(size, netproto.LocalOnly, 2))
 			must(t, w.send(replyBytes(netproto.StatusReady, 0)))
 			r.pass(soon)
 			w.close() // with unread bytes: a reset
