@@ -3,11 +3,11 @@ package hptcp
 const (
 	// windowBytes is how much is moved between two looks at the rate.
 	windowBytes = 64 << 20
-	// gainPercent is what another stream must gain to stay; lossPercent is what one stream fewer may cost.
-	gainPercent, lossPercent = 10, 3
-	// widthWindow, widthGain and widthLoss are the same for lanes, where a lane with nothing else to do costs little, and one
-	// that the peer has fewer is missed as soon as other lanes copy.
-	widthWindow, widthGain, widthLoss = 256 << 20, 3, 0
+	// morePercent is which part of the rate before another stream must have to stay, fewerPercent one stream fewer.
+	morePercent, fewerPercent = 110, 97
+	// widthWindow, widthMore and widthFewer are the same for lanes. One with nothing else to do costs little, and a window
+	// more or less than the one before by 5 % says nothing on a shared machine: fewer must be better, not just as good.
+	widthWindow, widthMore, widthFewer = 256 << 20, 100, 105
 	// calmMin and calmMax are how many windows pass between two trials: more after each one in vain.
 	calmMin, calmMax = 4, 256
 )
@@ -27,18 +27,18 @@ type spread struct {
 	down  bool   // true exactly when the next trial is one stream fewer
 
 	window      uint64 // bytes
-	gain, loss  uint64 // percent
+	more, fewer uint64 // percent
 	bytes       uint64 // in the present window
 	nanoseconds uint64
 }
 
 func newSpread(limit int) spread {
-	return spread{limit: max(1, limit), count: 1, calm: 1, wait: calmMin, window: windowBytes, gain: gainPercent, loss: lossPercent}
+	return spread{limit: max(1, limit), count: 1, calm: 1, wait: calmMin, window: windowBytes, more: morePercent, fewer: fewerPercent}
 }
 
 // newWidth is the same choice for lanes (Share): it begins with all of them.
 func newWidth(limit int) spread {
-	return spread{limit: max(1, limit), count: max(1, limit), calm: calmMin, wait: calmMin, window: widthWindow, gain: widthGain, loss: widthLoss}
+	return spread{limit: max(1, limit), count: max(1, limit), calm: calmMin, wait: calmMin, window: widthWindow, more: widthMore, fewer: widthFewer}
 }
 
 // moved adds bytes that took so long since the last ones, while there was more to do all the time.
@@ -88,11 +88,11 @@ func (s *spread) decide(rate uint64) {
 
 // judge keeps what the trial brought, or takes it back.
 func (s *spread) judge(rate uint64) {
-	good := rate*100 >= s.rate*(100+s.gain)
+	percent := s.more
 	if s.trial < 0 {
-		good = rate*100 >= s.rate*(100-s.loss)
+		percent = s.fewer
 	}
-	if good {
+	if rate*100 >= s.rate*percent {
 		s.rate, s.wait = rate, calmMin
 	} else {
 		s.count = min(s.count-s.trial, s.limit)

@@ -1,6 +1,7 @@
 package hptcp
 
 import (
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -14,7 +15,7 @@ import (
 // feed lets windows pass with the rates that so many streams have, and returns the counts in use.
 func feed(s *spread, windows int, rate func(streams int) uint64) (counts []int) {
 	for range windows {
-		bytes := uint64(windowBytes)
+		bytes := s.window
 		s.moved(bytes, bytes*1_000_000/rate(s.count))
 		counts = append(counts, s.count)
 	}
@@ -189,5 +190,34 @@ func TestPiecesAreWhatOneRequestCanBe(t *testing.T) {
 		if offset != size || len(pieces) != c.pieces {
 			t.Errorf("%+v: %d pieces with %d bytes", c, len(pieces), offset)
 		}
+	}
+}
+
+// All lanes carry a transfer until fewer of them are clearly better: what one window has more or less than the one before is no
+// reason.
+//
+// proves H-4
+func TestLanesStayUnlessFewerAreClearlyBetter(t *testing.T) {
+	s, window := newWidth(2), 0
+	counts := feed(&s, 2000, func(int) uint64 {
+		window++
+		return []uint64{1000, 960, 1040, 1000, 980, 1020, 990}[window%7]
+	})
+	for i := range counts[1:] {
+		if counts[i] == 1 && counts[i+1] == 1 { // a trial is one window
+			t.Fatalf("one lane in window %d and the next one", i)
+		}
+	}
+	if !slices.Contains(counts, 1) {
+		t.Error("fewer lanes were never tried")
+	}
+	s = newWidth(2)
+	feed(&s, 40, func(n int) uint64 { return 1000 - 200*uint64(n-1) })
+	if s.count != 1 {
+		t.Errorf("%d lanes, though one is a quarter faster", s.count)
+	}
+	feed(&s, 1000, func(n int) uint64 { return 1000 * uint64(n) })
+	if s.count-s.trial != 2 {
+		t.Errorf("%d lanes, though two are twice as fast", s.count)
 	}
 }
