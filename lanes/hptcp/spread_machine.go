@@ -7,7 +7,7 @@ const (
 	morePercent, fewerPercent = 110, 97
 	// widthWindow, widthMore and widthFewer are the same for lanes. One with nothing else to do costs little, and a window
 	// more or less than the one before by 5 % says nothing on a shared machine: fewer must be better, not just as good.
-	widthWindow, widthMore, widthFewer = 256 << 20, 100, 105
+	widthWindow, widthMore, widthFewer = 256 << 20, 100, 110
 	// calmMin and calmMax are how many windows pass between two trials: more after each one in vain.
 	calmMin, calmMax = 4, 256
 )
