@@ -55,7 +55,10 @@ const (
 	EffectNone     = lanes.EffectNone     // not one byte was changed
 	EffectComplete = lanes.EffectComplete // every byte is in place
 	EffectPartial  = lanes.EffectPartial  // some bytes may have been changed (Direct placement, RDMA with HostDirect, HP-TCP, memory on a GPU)
-	EffectUnknown  = lanes.EffectUnknown  // changed or not, and this side cannot tell
+	// EffectUnknown: changed or not, and this side cannot tell (SPEC T-10). What the source has received already it may
+	// still commit, even after later requests for the same range have succeeded. It cannot any more once the range's owner
+	// has unregistered it (Unregister returned nil) or closed its engine.
+	EffectUnknown = lanes.EffectUnknown
 )
 
 // Request is one transfer between a local and a remote address range. Addresses carry no authority: both
