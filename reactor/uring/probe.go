@@ -53,7 +53,10 @@ func (u *Unavailable) Unwrap() error { return u.Errno }
 
 func (u *Unavailable) Error() string {
 	why, remedy := u.explain()
-	return fmt.Sprintf("io_uring cannot be used: %s (io_uring_setup: %v); %s, or use epoll", why, u.Errno, remedy)
+	if u.Reason != Descriptors { // which epoll needs as well
+		remedy += ", or use epoll"
+	}
+	return fmt.Sprintf("io_uring cannot be used: %s (io_uring_setup: %v); %s", why, u.Errno, remedy)
 }
 
 func (u *Unavailable) explain() (why, remedy string) {
