@@ -140,6 +140,7 @@ func (e *Error) advice() advice {
 		return advice{advices[e.Class].known, "let this process enter its rings for as long as it lives, or open with Config.Kernel Epoll; this engine has none any more: close it and open another one"}
 	}
 	var unreached *hptcp.UnreachedError
+	var absent *absentError
 	var path *rdma.NoPath
 	var pair *rdma.UnreachedError
 	switch {
@@ -149,7 +150,7 @@ func (e *Error) advice() advice {
 		return advice{"two devices could not be connected, before anything was granted or moved", noPairRemedy}
 	case e.Class == ErrExhausted:
 		return e.exhaustion()
-	case e.Class == ErrUnreachable && errors.As(e.Cause, &unreached):
+	case e.Class == ErrUnreachable && errors.As(e.Cause, &unreached) && !errors.As(e.Cause, &absent):
 		return advice{
 			"nothing was posted; the data port of HP-TCP did not answer, which says nothing about the control port",
 			"let the data port through every firewall (HPTCP.Bind at the peer fixes it), and check that the source runs; then submit again",

@@ -53,14 +53,29 @@ func (c *carrier) ended(o lanes.Outcome, prefix, begun uint64) {
 	q.Start(s.peer.channel)
 }
 
-// asked takes the answer: another epoch is the reason; anything else leaves the one there was.
+// asked takes the answer: another epoch is the reason, or that nobody is there at all; anything else leaves the one there was.
 func (c *carrier) asked(q *control.Inquiry) {
 	c.question = nil
-	if q.Err != nil && classOf(q.Err) == ErrStaleEpoch {
-		c.outcome.Err = q.Err
+	if q.Err != nil {
+		switch classOf(q.Err) {
+		case ErrStaleEpoch:
+			c.outcome.Err = q.Err
+		case ErrUnreachable, ErrDisconnected:
+			c.outcome.Err = &absentError{c.outcome.Err, q.Err}
+		}
 	}
 	c.tell()
 }
+
+// absentError says that neither port of a peer answers.
+type absentError struct{ data, control error }
+
+func (e *absentError) Error() string {
+	return e.data.Error() + "; nor does the control port answer: " + e.control.Error()
+}
+
+// Unwrap returns what the data port's connect had: the transfer's own error.
+func (e *absentError) Unwrap() error { return e.data }
 
 // tell tells the tasks of the transfer apart: those that are in place, those that may be, and those that were never
 // asked for (SPEC G-3).

@@ -115,7 +115,8 @@ func TestRestartOnTheSameDataPortInheritsNothing(t *testing.T) {
 }
 
 // A source that comes back on its endpoint with another data port is known for what it is: nobody listens on the old one
-// any more, so the control stream is asked. A data port that is only shut in is named, with its address.
+// any more, so the control stream is asked. Where nobody is there at all that is said; a data port that alone does not answer
+// is named as such.
 //
 // proves G-1, H-2
 func TestRestartOnAnotherDataPortIsAStaleEpoch(t *testing.T) {
@@ -137,8 +138,9 @@ func TestRestartOnAnotherDataPortIsAStaleEpoch(t *testing.T) {
 	must(t, first.Unregister(soon(t), export))
 	closeEngine(t, first)
 	_, err = requester.SubmitAndWait(soon(t), []Request{request}) // nobody is there at all
-	if own := wants(t, err, ErrUnreachable); !strings.Contains(own.Error(), "10.0.0.1:7001") || !strings.Contains(own.Remedy(), "HPTCP.Bind") {
-		t.Errorf("the data address is not named: %v", err)
+	own := wants(t, err, ErrUnreachable)
+	if text := own.Error(); !strings.Contains(text, "10.0.0.1:7001") || !strings.Contains(text, "nor does the control port") || own.Remedy() != advices[ErrUnreachable].remedy {
+		t.Errorf("not both ports are named: %v", err)
 	}
 	second := start("second", "10.0.0.1:7002")
 	defer drain(t, second)
@@ -148,6 +150,16 @@ func TestRestartOnAnotherDataPortIsAStaleEpoch(t *testing.T) {
 			t.Errorf("%+v", report)
 		}
 	}
+	second.hptcp.endpoint.Port = 7003 // as if what leads there had been shut
+	export, err = second.Register(memory, 0, 4096, ReadWrite, OverHPTCP)
+	must(t, err)
+	request.Segment = opened(t, requester, second)
+	_, err = requester.SubmitAndWait(soon(t), []Request{request})
+	own = wants(t, err, ErrUnreachable)
+	if text := own.Error(); !strings.Contains(text, "10.0.0.1:7003") || strings.Contains(text, "nor does") || !strings.Contains(own.Remedy(), "HPTCP.Bind") {
+		t.Errorf("the data port alone is not named: %v", err)
+	}
+	must(t, second.Unregister(soon(t), export))
 }
 
 // A data port behind a firewall that answers nothing ends the request at its deadline, with the address that was tried.
