@@ -103,7 +103,9 @@ func (e *Engine) registrable(r *Range) error {
 // Register makes a range of a memory object usable by requests and, if permitted, by peers. Errors:
 // ErrInvalid (empty, outside, overlapping another memory object), ErrExhausted, ErrClosed; ErrUnavailable for OverHPTCP
 // without Config.HPTCP. Of an exact repetition the first permission and options stay, as Registration.Permission and HPTCP
-// tell (SPEC M-5): give every handle back first to register the range otherwise.
+// tell (SPEC M-5): give every handle back first to register the range otherwise. Where several regions cover what a request
+// asks for, the one with the lowest address counts, of these the longest, whatever each permits (SPEC M-7): ranges that
+// peers are to use with different permissions or transports should not lie in one another.
 func (e *Engine) Register(m *Memory, offset, length uint64, p Permission, options ...RegisterOption) (*Registration, error) {
 	r := Range{Memory: m, Offset: offset, Length: length, Permission: p}
 	for _, option := range options {
@@ -204,7 +206,8 @@ func registrationError(op string, err error) error {
 
 // Unregister gives a handle back. With the last handle of its range the region disappears for peers
 // and requests at once; then Unregister waits until no admitted work holds it any more, so that nil
-// proves: the engine does not touch the range on behalf of this registration again. Errors: ErrInvalid
+// proves: the engine does not touch the range on behalf of this registration again. Nil for a handle that is not the last of
+// its range proves nothing, and other registrations that overlap it are not asked. Errors: ErrInvalid
 // (given back before), ErrUnquiesced when the context ends first; the region is gone all the same, and
 // Unregister may be called again to go on waiting.
 func (e *Engine) Unregister(ctx context.Context, r *Registration) error {

@@ -57,7 +57,7 @@ const (
 	EffectPartial  = lanes.EffectPartial  // some bytes may have been changed (Direct placement, RDMA with HostDirect, HP-TCP, memory on a GPU)
 	// EffectUnknown: changed or not, and this side cannot tell (SPEC T-10). What the source has received already it may
 	// still commit, even after later requests for the same range have succeeded. It cannot any more once the range's owner
-	// has unregistered it (Unregister returned nil) or closed its engine.
+	// has given back the last handle of its registration (Unregister returned nil) or closed its engine.
 	EffectUnknown = lanes.EffectUnknown
 )
 
