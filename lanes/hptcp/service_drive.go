@@ -128,10 +128,10 @@ func (s *Service) admit(x *session) {
 	x.stream.digest()
 }
 
-// idle is the stream that has been without work longest.
+// idle is the stream that has been without work longest. One that ends already leaves its place to somebody else.
 func (s *Service) idle() *session {
 	for x := s.all.head; x != nil; x = x.next {
-		if x.idle() {
+		if x.idle() && x.stream.ending == nil {
 			return x
 		}
 	}
