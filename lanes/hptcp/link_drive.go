@@ -4,6 +4,7 @@ import (
 	"errors"
 	"hash/crc32"
 	"syscall"
+	"time"
 
 	"github.com/orbitte/orbitte/budgets"
 	"github.com/orbitte/orbitte/lanes"
@@ -17,6 +18,7 @@ var (
 	errEvicted    = errors.New("evicted: its slot was needed for another peer")
 	errNoAddress  = errors.New("the peer has no address")
 	errHello      = errors.New("the source did not answer the hello in time")
+	errConnect    = errors.New("nobody answered in time")
 	errOrder      = errors.New("a chunk out of order, or longer than agreed")
 	errAnswer     = errors.New("an answer that the request cannot have")
 	errMemory     = errors.New("no memory for what nobody wants")
@@ -27,10 +29,15 @@ var (
 // ErrBesides is the reason of a transfer whose stream was ended on behalf of another one (the Err of a Fault).
 var ErrBesides = errors.New("the stream was ended because another request on it ran out of time, was cancelled or had wrong bytes")
 
+// connectPatience is how long one connect may take. The system asks a silent address ever more seldom, in the end half a minute
+// apart: that it answers again, or another one does, would be found that late.
+const connectPatience = 5 * time.Second
+
 // linkState is where a stream to a source is.
 //
 //	absent ──slot──▶ connecting ──▶ greeting ──welcome──▶ ready ──loss──▶ absent     (retained: for good)
-//	   └─none free──▶ waiting                └─refused─▶ absent
+//	   │  ▲──no answer──┘                    └─refused─▶ absent
+//	   └─none free──▶ waiting
 type linkState uint8
 
 const (
@@ -73,6 +80,7 @@ type link struct {
 	peer     *Peer
 	index    int // in the peer's list
 	number   int // the source knows it by
+	address  int // index of the peer's address that is tried or connected
 	state    linkState
 	stream   stream
 	charge   budgets.Charge
@@ -97,6 +105,7 @@ type link struct {
 	newer    *link
 	listed   bool
 	evicted  bool // true exactly while it ends to make room for one that waits
+	silent   bool // true exactly while it ends because nobody answered its connect
 }
 
 // linkList is a list of idle links.
@@ -146,7 +155,7 @@ func (l *link) open() {
 		l.peer.unreached(l, lanes.Fault{Cause: lanes.Exhausted, Stage: "connect", Err: err})
 		return
 	}
-	l.charge = charge
+	l.charge, l.address = charge, l.peer.address
 	l.connect()
 }
 
@@ -154,13 +163,14 @@ func (l *link) open() {
 func (l *link) connect() {
 	p, lane := l.peer, l.peer.pool.lane
 	last := lanes.Fault{Cause: lanes.Unreachable, Stage: "connect", Err: errNoAddress}
-	for ; p.address < len(p.addresses); p.address++ {
-		address := p.addresses[p.address]
+	for ; l.address < len(p.addresses); l.address++ {
+		address := p.addresses[l.address]
 		d, err := lane.Kernel().Open(address, lane.Policy.Socket)
 		if err == nil {
 			if err = l.stream.start(lane, d, l); err == nil {
 				l.state, l.greeted, l.fault = linkConnecting, false, nil
 				p.pool.live++
+				lane.Arm(&l.timer, lane.Now().After(connectPatience), l)
 				l.stream.connect(reactor.Operation{Address: address})
 				return
 			}
@@ -198,7 +208,7 @@ func (l *link) connected() {
 	} else if congestion != "" {
 		lane.Congestion.Store(&congestion)
 	}
-	l.state = linkGreeting
+	l.state, p.address = linkGreeting, l.address
 	l.hello = netproto.HPTCPHello{Expected: p.epoch, Requester: lane.Policy.Epoch, Stream: p.way<<streamIndexBits | uint16(l.number),
 		Chunk: min(p.pool.config.ChunkBytes, p.endpoint.ChunkBytesMax), InFlight: min(p.pool.config.InFlightBytes, p.endpoint.InFlightBytesMax)}
 	if p.pool.config.Checksums {
@@ -239,8 +249,13 @@ func (l *link) rest() {
 // Expire ends a stream that is idle, or whose source is silent and nobody is left who would end it
 // (reactor.TimerHandler).
 func (l *link) Expire(*reactor.Timer, reactor.Instant) {
-	if l.state != linkReady {
-		l.retire(&lanes.Fault{Cause: lanes.Unreachable, Stage: "hello", Err: l.peer.unreachedAt(errHello)})
+	switch l.state {
+	case linkConnecting:
+		l.silent = true
+		l.stream.retire(errConnect)
+		return
+	case linkGreeting:
+		l.retire(&lanes.Fault{Cause: lanes.Unreachable, Stage: "hello", Err: l.peer.unreachedAt(l.address, errHello)})
 		return
 	}
 	if lane := l.peer.pool.lane; l.fresh {
@@ -276,8 +291,8 @@ func (l *link) violate(stage string, err error) {
 }
 
 func (l *link) where() string {
-	if p := l.peer; p.address < len(p.addresses) {
-		return p.addresses[p.address].String()
+	if p := l.peer; l.address < len(p.addresses) {
+		return p.addresses[l.address].String()
 	}
 	return ""
 }
@@ -322,19 +337,23 @@ func (l *link) lost(end loss) {
 		}
 	case end.retained:
 		p.unreached(l, *fault)
-	case was == linkConnecting && end.err != errClosing && p.address+1 < len(p.addresses):
-		p.address++
+	case l.silent: // the pump below opens it again for who waits, at the next address
+		pool.lane.Counts.ConnectErrors.Add(1)
+		p.address = (l.address + 1) % len(p.addresses)
+		l.charge.Repay() // proof: lost says that the descriptor is closed
+	case was == linkConnecting && end.err != errClosing && l.address+1 < len(p.addresses):
+		l.address++
 		l.connect()
 	default:
 		if was == linkConnecting && fault.Cause == lanes.Disconnected {
-			fault = &lanes.Fault{Cause: lanes.Unreachable, Stage: "connect", Err: p.unreachedAt(end.err)}
+			fault = &lanes.Fault{Cause: lanes.Unreachable, Stage: "connect", Err: p.unreachedAt(l.address, end.err)}
 		}
 		p.address = 0
 		l.unconnected(*fault)
 	}
 	p.held--
 	evicted := l.evicted
-	l.evicted = false
+	l.evicted, l.silent = false, false
 	pool.freed(evicted && end.retained)
 	p.pump()
 	p.settle()

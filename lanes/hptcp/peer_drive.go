@@ -51,7 +51,7 @@ func (l *transferList) remove(t *Transfer) {
 type Peer struct {
 	pool      *Pool
 	addresses []netip.AddrPort
-	address   int // index of the address in use
+	address   int // index of the address that the next stream tries first
 	epoch     netproto.Epoch
 	way       uint16 // to the source; see streamIndexBits
 	endpoint  netproto.HPTCPEndpoint
@@ -154,12 +154,12 @@ func (e *UnreachedError) Unwrap() error { return e.Err }
 
 var errNoStream = errors.New("no stream could be opened")
 
-// unreachedAt says the error of the address in use.
-func (p *Peer) unreachedAt(err error) error {
-	if p.address >= len(p.addresses) {
+// unreachedAt says the error of the address with this index.
+func (p *Peer) unreachedAt(address int, err error) error {
+	if address >= len(p.addresses) {
 		return err
 	}
-	return &UnreachedError{p.addresses[p.address], err}
+	return &UnreachedError{p.addresses[address], err}
 }
 
 func classOf(t *Transfer) class {

@@ -103,7 +103,7 @@ func (d *deadline) Expire(*reactor.Timer, reactor.Instant) {
 	t := (*Transfer)(d)
 	fault := &lanes.Fault{Cause: lanes.Deadline, Stage: t.stage()}
 	if t.state == stateMoving && t.asked == 0 && t.peer.Ready() == 0 {
-		fault.Err = t.peer.unreachedAt(errNoStream)
+		fault.Err = t.peer.unreachedAt(t.peer.address, errNoStream)
 	}
 	t.fail(fault, true)
 }
