@@ -542,7 +542,7 @@ func (l *link) forsake(t *Transfer, fault *lanes.Fault, atOnce bool) {
 		switch {
 		case !x.posted:
 			l.withdraw(x)
-		case !atOnce, x.well:
+		case !atOnce, x.well && fault.Cause != lanes.Deadline: // the source has it, so that the system has let go of it soon
 		case fault.Cause == lanes.Deadline || x.write && x.flown < x.length:
 			ends = true
 		case x == l.current && l.stream.abort():

@@ -456,6 +456,40 @@ func TestSuccessWaitsUntilTheKernelHasLetGo(t *testing.T) {
 	r.finish()
 }
 
+// A WRITE that is cancelled between its success and the moment when the kernel lets go of the payload has succeeded: nothing of
+// it can fail any more. A source that says success and then takes no more of the payload keeps it until its deadline only.
+//
+// proves H-5, G-8, G-3, T-9
+func TestWhatWasAnsweredBeforeItWasCancelledHasSucceeded(t *testing.T) {
+	for _, reads := range []bool{true, false} {
+		mappings(t)
+		r := newRig(t, 10, simkernel.WorldOptions{Buffer: 4096})
+		requester := r.node(requesterHost, setup{})
+		p := r.listen()
+		a := requester.ask(lanes.Write, requester.register(60_000, netproto.LocalOnly, 2), 7).start(requester.script(p))
+		w := p.accept()
+		w.welcome(nil)
+		q, _ := w.request()
+		must(t, w.send(end(q.Tag, 0)))
+		r.pass(soon)
+		if a.Cancel(); a.done > 0 {
+			t.Errorf("the transfer has ended while its payload was being sent: %+v", a.Outcome)
+		}
+		if reads {
+			_, err := w.receive(netproto.HPTCPFrameSize + 60_000)
+			must(t, err)
+		}
+		o := r.wait(a)
+		if o.Err != nil || o.Bytes != 60_000 || o.Remote != lanes.EffectComplete || a.Prefix != 60_000 || a.Begun != 60_000 {
+			t.Errorf("the source reads on: %v; %+v, prefix %d, begun %d", reads, o, a.Prefix, a.Begun)
+		}
+		if late := a.at > a.Deadline.After(soon); late {
+			t.Errorf("it ended %v after its deadline", time.Duration(a.at-a.Deadline))
+		}
+		r.finish()
+	}
+}
+
 // A WRITE that is started when another one ends, inside the very turn in which the kernel lets go of that one's payload, is
 // accounted for like any other. With a chain of them some are answered before the kernel has said that it has their payload.
 //

@@ -322,8 +322,13 @@ func (t *Transfer) settle() {
 	}
 }
 
-// conclude reports a failure and what it has left behind (SPEC H-5).
+// conclude reports a failure and what it has left behind (SPEC H-5). A WRITE of which everything was answered before it was ended
+// has not failed.
 func (t *Transfer) conclude() {
+	if t.Share == nil && t.Length > 0 && t.answered == t.Length {
+		t.complete()
+		return
+	}
 	o := lanes.Outcome{Err: t.fault, Drained: !t.retained}
 	switch {
 	case t.Direction == lanes.Read:
