@@ -2,6 +2,7 @@ package orbitte
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -248,10 +249,11 @@ func TestMemoryThatTheDriverKeepsIsListed(t *testing.T) {
 	must(t, err)
 	d.Plan(simcuda.Fault{Kind: simcuda.FailCall, Call: simcuda.CallFree, Result: cuda.Unknown, Effect: cuda.Maybe})
 	count, bytes := segments.Mappings()
+	before := RetainedByCUDA()
 	err = m.Close()
 	wants(t, err, ErrUnquiesced)
 	must(t, m.Close())
-	if list := RetainedByCUDA(); len(list) == 0 || list[0].Kind != "allocation" || list[0].Reason == "" {
+	if list := newlyRetained(before); len(list) != 1 || list[0].Kind != "allocation" || list[0].Reason == "" {
 		t.Errorf("retained: %v", list)
 	}
 	if c, b := segments.Mappings(); c != count || b != bytes {
@@ -259,4 +261,16 @@ func TestMemoryThatTheDriverKeepsIsListed(t *testing.T) {
 	}
 	deliberate.Add(1)
 	deliberateBytes.Add(100)
+}
+
+// newlyRetained is what CUDA retains now and did not before. Tests of this process retain things on purpose, and the list's
+// order of drivers means nothing.
+func newlyRetained(before []Resource) []Resource {
+	list := RetainedByCUDA()
+	for _, r := range before {
+		if i := slices.Index(list, r); i >= 0 {
+			list = slices.Delete(list, i, i+1)
+		}
+	}
+	return list
 }
