@@ -385,7 +385,10 @@ func TestReceiveTellsWhatIsLeft(t *testing.T) {
 	if err := unix.Shutdown(client, unix.SHUT_WR); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(time.Millisecond) // the end follows the bytes; without it the next line may rightly be 0
+	ended := []unix.PollFd{{Fd: int32(server), Events: unix.POLLRDHUP}} // the end follows the bytes; before it comes, nothing is rightly left
+	if n, err := unix.Poll(ended, 20_000); n != 1 || err != nil {
+		t.Fatalf("the end of the stream has not come: %d, %v", n, err)
+	}
 	receive := reactor.Operation{Kind: reactor.Receive, Descriptor: reactor.Descriptor(server), Buffers: [2][]byte{make([]byte, 10)}}
 	var c reactor.Completion
 	if _, left := Try(&receive, &c); c.N != 10 || left < 1 {
