@@ -16,12 +16,17 @@ const (
 	// the next request is posted (SPEC T-5).
 	watchDelay = time.Millisecond
 
+	// connectPatience is how long one connect may take. The system asks a silent address ever more seldom, in the end half a
+	// minute apart: that it answers again, or another one does, would be found that late.
+	connectPatience = 5 * time.Second
+
 	outBytes = 128 // first part of a header slot: what is sent; the rest: what is received
 )
 
 var (
 	errEvicted   = errors.New("evicted: its slot was needed for another peer")
 	errIdle      = errors.New("idle for too long")
+	errSilent    = errors.New("nobody answered in time")
 	errNoAddress = errors.New("the peer has no address")
 	errUnasked   = errors.New("bytes that nobody asked for on an idle stream")
 )
@@ -96,7 +101,7 @@ func (x *Exchange) end(fault *lanes.Fault) {
 		c.unlink(x)
 		c.fail(x, Failure{Fault: fault})
 		if c.head == nil && c.state == channelConnecting {
-			c.abandoned = true
+			c.abandoned, c.silent = true, fault.Cause == lanes.Deadline
 			c.stream.Retire(fault)
 		}
 		c.settle()
@@ -122,7 +127,8 @@ const (
 type Channel struct {
 	pool       *Pool
 	addresses  []netip.AddrPort
-	address    int // index of the address that is tried or connected
+	first      int // index of the address that is tried first
+	address    int // how many behind it the one is that is tried or connected
 	state      channelState
 	stream     Stream
 	slot       budgets.Charge
@@ -139,6 +145,7 @@ type Channel struct {
 	numbers    uint64       // the last one that Number gave
 	fault      *lanes.Fault // why the active exchange's stream is being retired, if this side decided
 	abandoned  bool         // true exactly while connecting is being ended because nobody waits for it any more
+	silent     bool         // true exactly while connecting is being ended because nobody answered
 	used       bool         // true exactly when the stream has finished at least one exchange
 	idle       reactor.Timer
 	watched    bool // true exactly while the idle stream is watched
@@ -154,6 +161,9 @@ type Channel struct {
 func (p *Pool) NewChannel(addresses []netip.AddrPort) *Channel {
 	return &Channel{pool: p, addresses: addresses}
 }
+
+// at is the address that is tried or connected.
+func (c *Channel) at() netip.AddrPort { return c.addresses[(c.first+c.address)%len(c.addresses)] }
 
 // Lane is the lane that the channel belongs to.
 func (c *Channel) Lane() *lanes.Lane { return c.pool.lane }
@@ -419,10 +429,15 @@ func (c *Channel) rest() {
 	c.pool.lane.Arm(&c.idle, c.pool.lane.Now().After(watchDelay), c)
 }
 
-// Expire watches a stream that stays idle, and later closes it (reactor.TimerHandler).
+// Expire ends a connect that nobody answers, watches a stream that stays idle, and later closes it (reactor.TimerHandler).
 func (c *Channel) Expire(*reactor.Timer, reactor.Instant) {
 	if c.stream.ending != nil {
 		return // evicted, and its watch has not come back yet
+	}
+	if c.state == channelConnecting {
+		c.silent = true
+		c.stream.Retire(errSilent)
+		return
 	}
 	if c.watched {
 		c.pool.lane.Counts.IdleClosed.Add(1)
@@ -436,7 +451,7 @@ func (c *Channel) Expire(*reactor.Timer, reactor.Instant) {
 
 // Break retires the stream because the peer broke the protocol; the active work's Failed follows.
 func (c *Channel) Break(stage string, err error) {
-	c.pool.lane.Journal.Add(c.pool.lane.Now(), lanes.Note{Kind: lanes.NoteProtocol, Where: c.addresses[c.address].String(), Err: err})
+	c.pool.lane.Journal.Add(c.pool.lane.Now(), lanes.Note{Kind: lanes.NoteProtocol, Where: c.at().String(), Err: err})
 	c.retire(&lanes.Fault{Cause: lanes.Violated, Stage: stage, Err: err})
 }
 

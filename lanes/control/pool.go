@@ -144,13 +144,14 @@ func (c *Channel) connect() {
 		c.header = header
 	}
 	for {
-		address := c.addresses[c.address]
+		address := c.at()
 		descriptor, err := lane.Kernel().Open(address, lane.Policy.Socket)
 		if err == nil {
 			c.state = channelConnecting
 			c.pool.live++
 			c.stream.start(lane, descriptor, c)
 			c.stream.readAhead(c.header[2*outBytes:][:netproto.ReplySize])
+			lane.Arm(&c.idle, lane.Now().After(connectPatience), c)
 			c.stream.connect(reactor.Operation{Address: address})
 			return
 		}
@@ -225,12 +226,19 @@ func (c *Channel) lost(loss Loss) {
 	}
 	if loss.Retained {
 		c.state = channelRetained
-		lane.Journal.Add(lane.Now(), lanes.Note{Kind: lanes.NoteRetained, Where: c.addresses[c.address].String(), Err: loss.Err})
+		lane.Journal.Add(lane.Now(), lanes.Note{Kind: lanes.NoteRetained, Where: c.at().String(), Err: loss.Err})
 		c.end(fault, loss)
 		c.failQueued(*c.refusal(reactor.Forever))
 		c.settle()
 		c.pool.freed() // who waited for this slot looks for another one
 		return
+	}
+	if c.silent { // the next address is the first one from here on, for those who wait and those who come
+		c.silent, c.first, c.address = false, (c.first+c.address+1)%len(c.addresses), 0
+		if lane.Counts.ConnectErrors.Add(1); c.head != nil && !c.abandoned {
+			c.connect()
+			return
+		}
 	}
 	switch {
 	case was != channelConnecting:
