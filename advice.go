@@ -140,7 +140,6 @@ func (e *Error) advice() advice {
 		return advice{advices[e.Class].known, "let this process enter its rings for as long as it lives, or open with Config.Kernel Epoll; this engine has none any more: close it and open another one"}
 	}
 	var unreached *hptcp.UnreachedError
-	var absent *absentError
 	var path *rdma.NoPath
 	var pair *rdma.UnreachedError
 	switch {
@@ -150,14 +149,22 @@ func (e *Error) advice() advice {
 		return advice{"two devices could not be connected, before anything was granted or moved", noPairRemedy}
 	case e.Class == ErrExhausted:
 		return e.exhaustion()
-	case e.Class == ErrUnreachable && errors.As(e.Cause, &unreached) && !errors.As(e.Cause, &absent):
-		return advice{
-			"nothing was posted; the data port of HP-TCP did not answer, which says nothing about the control port",
-			"let the data port through every firewall (HPTCP.Bind at the peer fixes it), and check that the source runs; then submit again",
+	case e.situation == submitting && errors.As(e.Cause, &unreached):
+		if a, ok := dataPort[e.Class]; ok {
+			return a
 		}
 	}
 	return advices[e.Class]
 }
+
+// dataPort is what is known when the data port of HP-TCP alone is what failed, or had not answered yet (hptcp.UnreachedError).
+var dataPort = map[error]advice{
+	ErrUnreachable: {"nothing was posted; the data port of HP-TCP did not answer, which says nothing about the control port", openDataPort + "; then submit again"},
+	ErrDeadline:    {"nothing was posted; the data port of HP-TCP did not answer in time, which says nothing about the control port", "submit again, with a later deadline if this one was short; otherwise " + openDataPort},
+	ErrCancelled:   {"nothing was posted; the data port of HP-TCP had not answered yet", "nothing, it was asked for"},
+}
+
+const openDataPort = "let the data port through every firewall (HPTCP.Bind at the peer fixes it), and check that the source runs"
 
 const noPairRemedy = "let the two devices reach each other, or keep them apart with RDMA.DeviceMask or Whitelist here (`orbitte devices` on both hosts); the source's log may say more"
 

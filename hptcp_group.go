@@ -61,7 +61,11 @@ func (c *carrier) asked(q *control.Inquiry) {
 		case ErrStaleEpoch:
 			c.outcome.Err = q.Err
 		case ErrUnreachable, ErrDisconnected:
-			c.outcome.Err = &absentError{c.outcome.Err, q.Err}
+			var fault *lanes.Fault
+			errors.As(c.outcome.Err, &fault) // it was one when the question was put
+			both := *fault
+			both.Err = &absentError{fault.Err, q.Err}
+			c.outcome.Err = &both
 		}
 	}
 	c.tell()
@@ -74,8 +78,9 @@ func (e *absentError) Error() string {
 	return e.data.Error() + "; nor does the control port answer: " + e.control.Error()
 }
 
-// Unwrap returns what the data port's connect had: the transfer's own error.
-func (e *absentError) Unwrap() error { return e.data }
+// Unwrap returns what the control port had. The data port's error is no news then, and stays out of errors.As: whoever finds an
+// *hptcp.UnreachedError looks for what lets the control port through alone.
+func (e *absentError) Unwrap() error { return e.control }
 
 // tell tells the tasks of the transfer apart: those that are in place, those that may be, and those that were never
 // asked for (SPEC G-3).

@@ -162,15 +162,35 @@ func TestRestartOnAnotherDataPortIsAStaleEpoch(t *testing.T) {
 	must(t, second.Unregister(soon(t), export))
 }
 
-// A data port behind a firewall that answers nothing ends the request at its deadline, with the address that was tried.
+// A data port behind a firewall that answers nothing ends the request at its deadline, with the address that was tried, and
+// with what that certainly did not do. field case F-24
 func TestADataPortThatAnswersNothingIsNamed(t *testing.T) {
-	s := newFastSim(t, 8, simkernel.WorldOptions{}, Config{}, Config{}, 4096)
+	s := newFastSim(t, 8, simkernel.WorldOptions{}, Config{}, Config{}, 2*hptcp.SmallBytes)
 	s.Link(hostB, hostA).BlackHole(true)
-	_, err := s.requester.SubmitAndWait(s.within(time.Second), []Request{hurried(s.request(Read, 0, 4096))})
-	if own := wants(t, err, ErrDeadline); !strings.Contains(own.Error(), "data address 10.0.0.1:") {
-		t.Errorf("%v", err)
+	for _, size := range []int{4096, hptcp.SmallBytes + 1} {
+		for class, remedy := range map[error]string{ErrDeadline: "HPTCP.Bind", ErrCancelled: "nothing, it was asked for"} {
+			b, err := s.requester.Submit(s.within(time.Second), []Request{hurried(s.request(Write, 0, size))})
+			must(t, err)
+			if class == ErrCancelled {
+				s.Later(500*time.Millisecond, b.Cancel)
+			}
+			report, err := b.Wait(s.within(2 * time.Second))
+			own := wants(t, err, class)
+			if report.Remote != EffectNone || !report.LocallyDrained {
+				t.Errorf("%+v", report)
+			}
+			mentions(t, own.Error(), "data address 10.0.0.1:", "no stream could be opened in time")
+			mentions(t, own.Known(), "nothing was posted", "the data port of HP-TCP")
+			mentions(t, own.Remedy(), remedy)
+			if class == ErrDeadline {
+				mentions(t, own.Remedy(), "later deadline", "firewall")
+			}
+			must(t, b.Free())
+		}
 	}
 	s.Link(hostB, hostA).BlackHole(false)
+	_, err := s.requester.SubmitAndWait(soon(t), []Request{hurried(s.request(Read, 0, 4096))})
+	must(t, err)
 }
 
 // The source checks every request, whatever the requester's view says: region, permission, opt-in and its own end.

@@ -152,7 +152,7 @@ func (e *UnreachedError) Error() string {
 // Unwrap returns the underlying error.
 func (e *UnreachedError) Unwrap() error { return e.Err }
 
-var errNoStream = errors.New("no stream could be opened")
+var errNoStream = errors.New("no stream could be opened in time")
 
 // unreachedAt says the error of the address with this index.
 func (p *Peer) unreachedAt(address int, err error) error {
@@ -160,6 +160,24 @@ func (p *Peer) unreachedAt(address int, err error) error {
 		return err
 	}
 	return &UnreachedError{p.addresses[address], err}
+}
+
+// opening names the data address while streams for a class are on their way and none is there; nil otherwise.
+func (p *Peer) opening(c class) error {
+	links := p.links[p.base:]
+	if c == small {
+		links = p.links[:1]
+	}
+	var err error // nil where they wait for a slot, which says nothing about the source
+	for _, l := range links {
+		switch l.state {
+		case linkReady:
+			return nil
+		case linkConnecting, linkGreeting:
+			err = p.unreachedAt(l.address, errNoStream)
+		}
+	}
+	return err
 }
 
 func classOf(t *Transfer) class {

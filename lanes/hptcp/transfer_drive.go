@@ -101,11 +101,16 @@ type deadline Transfer
 // Expire ends the transfer (reactor.TimerHandler).
 func (d *deadline) Expire(*reactor.Timer, reactor.Instant) {
 	t := (*Transfer)(d)
-	fault := &lanes.Fault{Cause: lanes.Deadline, Stage: t.stage()}
-	if t.state == stateMoving && t.asked == 0 && t.peer.Ready() == 0 {
-		fault.Err = t.peer.unreachedAt(t.peer.address, errNoStream)
+	t.fail(&lanes.Fault{Cause: lanes.Deadline, Stage: t.stage(), Err: t.unopened()}, true)
+}
+
+// unopened says that a transfer has asked for nothing yet, because the data port has not answered: an *UnreachedError; nil when
+// that is not so. Memory says that it has had a stream, or runs beside one that has.
+func (t *Transfer) unopened() error {
+	if t.state != stateMoving || t.asked > 0 || t.memory != nil {
+		return nil
 	}
-	t.fail(fault, true)
+	return t.peer.opening(classOf(t))
 }
 
 // Start begins; on the peer's lane. Done follows, possibly at once.
@@ -269,7 +274,7 @@ func (t *Transfer) gather(list [][]byte, c *cursor, n uint64) [][]byte {
 // Cancel ends the transfer early (SPEC G-8); Done follows, possibly at once. A commit under way goes on: it is
 // bounded, and would otherwise leave the range half changed. Does nothing when the transfer has ended.
 func (t *Transfer) Cancel() {
-	t.fail(&lanes.Fault{Cause: lanes.Cancelled, Stage: t.stage()}, true)
+	t.fail(&lanes.Fault{Cause: lanes.Cancelled, Stage: t.stage(), Err: t.unopened()}, true)
 }
 
 // Quit ends a transfer with a Share gently, because another one of them failed: what was posted is waited for. Idle says that
