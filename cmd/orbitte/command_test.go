@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -13,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/orbitte/orbitte"
+	"github.com/orbitte/orbitte/lanes/hptcp"
 )
 
 // inside runs the tool in this process.
@@ -32,15 +34,20 @@ func TestWrongCommandLinesExitWithStatusTwo(t *testing.T) {
 		{"serve --wat x", "there is no flag --wat"},
 		{"serve --timeout 301s x", "at most 300s"},
 		{"serve " + data + " " + twin, "the same name"},
-		{"serve --bind nonsense " + data, "nonsense"},
-		{"serve --advertise 0.0.0.0:1 " + data, "means nothing to a peer"},
+		{"serve --bind nonsense " + data, `--bind is "nonsense"`},
+		{"serve --advertise 0.0.0.0:1 " + data, `--advertise is "0.0.0.0:1", which means nothing to a peer`},
 		{"serve --lanes 65 x", "0 to 64"},
 		{"serve --kernel kqueue x", "auto, io_uring or epoll"},
 		{"get x", "--from is missing"},
 		{"get --from 127.0.0.1:1", "name files, or give --all"},
 		{"get --from 127.0.0.1:1 --all x", "exclude each other"},
 		{"get --from 127.0.0.1 --all", "host:port"},
-		{"get --from 127.0.0.1:1 --epoch 12 x", "32 hexadecimal digits"},
+		{"get --from 127.0.0.1:1 --epoch 12 x", `invalid value "12" for flag --epoch: an epoch has 32 hexadecimal digits`},
+		{"get --lanes two x", `invalid value "two" for flag --lanes:`},
+		{"get --direct=\"-x\" x", `invalid boolean value "\"-x\"" for --direct:`},
+		{"get x --timeout", "flag needs an argument: --timeout"},
+		{"get x -o", "flag needs an argument: -o"},
+		{"get -w x", "there is no flag -w"},
 		{"get --from 127.0.0.1:1 --epoch 00000000000000000000000000000000 x", "not all zero"},
 		{"get --from 127.0.0.1:1 --progress loud x", "auto, bar, plain or none"},
 		{"get --from 127.0.0.1:1 --request-size 0 x", "above 0"},
@@ -51,13 +58,18 @@ func TestWrongCommandLinesExitWithStatusTwo(t *testing.T) {
 		{"get --from 127.0.0.1:1 x -o -", "-o - is refused"},
 		{"get --from 127.0.0.1:1 a.bin b a.bin", "a.bin is named twice"},
 		{"serve --data-bind 127.0.0.1:0 " + data, "for --transport hptcp"},
-		{"serve --transport hptcp --data-bind 127.0.0.2:0 " + data, "Config.HPTCP.Bind"},
+		{"serve --transport hptcp --data-bind 127.0.0.2:0 " + data, `--data-bind is "127.0.0.2:0", but peers`},
 		{"version x", "no operands"},
 		{"version --lanes 1", "there is no flag --lanes"},
 		{"describe", "one ENDPOINT"},
 		{"describe a:1 b:1", "one ENDPOINT"},
 	} {
-		t.Run(c.line, func(t *testing.T) { inside(strings.Fields(c.line)...).want(t, exitUsage, c.says) })
+		t.Run(c.line, func(t *testing.T) {
+			e := inside(strings.Fields(c.line)...)
+			if e.want(t, exitUsage, c.says); strings.Contains(e.errs, "Config.") {
+				t.Errorf("the command line has no Config: %s", e.errs)
+			}
+		})
 	}
 }
 
@@ -149,6 +161,7 @@ func TestHelpNamesEveryFlag(t *testing.T) {
 func TestAFailureShowsItsClassWhatIsKnownAndTheRemedy(t *testing.T) {
 	engine := &orbitte.Error{Op: "Submit", Index: 3, Endpoint: "h:1", Class: orbitte.ErrDisconnected, Cause: syscall.ECONNRESET}
 	away := &orbitte.Error{Index: -1, Endpoint: "h:1", Class: orbitte.ErrUnreachable}
+	shut := &orbitte.Error{Index: -1, Endpoint: "h:1", Class: orbitte.ErrUnreachable, Cause: &hptcp.UnreachedError{Address: netip.MustParseAddrPort("10.0.0.1:2"), Err: syscall.ECONNREFUSED}}
 	quiet := className(orbitte.ErrUnquiesced)
 	unquiesced := &orbitte.Error{Index: -1, Class: orbitte.ErrUnquiesced}
 	lost, loud := tellings[orbitte.ErrDisconnected], tellings[orbitte.ErrUnquiesced]
@@ -160,6 +173,8 @@ func TestAFailureShowsItsClassWhatIsKnownAndTheRemedy(t *testing.T) {
 		{&failure{object: "f", cause: engine, known: "3 bytes"}, "T: f: peer h:1: connection lost: connection reset by peer\n  class:  connection lost\n  known:  3 bytes\n  remedy: " + lost.remedy + "\n"},
 		{&failure{object: "f", cause: interrupted(away), known: "3 bytes"},
 			"T: f: connection lost: peer h:1: source unreachable\n  class:  connection lost\n  known:  3 bytes\n  remedy: " + lost.remedy + "\n"},
+		{&failure{object: "f", cause: interrupted(shut), known: "3 bytes"},
+			"T: f: peer h:1: source unreachable: data address 10.0.0.1:2: connection refused\n  class:  source unreachable\n  known:  3 bytes\n  remedy: " + dataPort[orbitte.ErrUnreachable].remedy + "\n"},
 		{&failure{object: "f", cause: unquiesced, known: "3 bytes"},
 			"T: f: " + quiet + "\n  class:  " + quiet + "\n  known:  3 bytes; " + unquiesced.Known() + "\n  remedy: " + loud.remedy + "\n"},
 		{&failure{object: "f", cause: &failure{class: errDiffers, cause: errors.New("a, b"), remedy: "again"}, known: "none written"},

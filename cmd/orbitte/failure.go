@@ -73,7 +73,7 @@ func headline(err error) string {
 		text = "peer " + own.Endpoint + ": " + text
 	}
 	if own.Cause != nil {
-		cause := own.Cause.Error()
+		cause := inFlags(own.Cause.Error())
 		if rest, ok := strings.CutPrefix(cause, className(own.Class)); ok { // said once
 			return text + rest
 		}
@@ -116,10 +116,7 @@ func (f *facts) collect(err error) {
 			f.collect(own.cause)
 		}
 	case errors.As(err, &engine):
-		said, ok := tellings[engine.Class]
-		if !ok {
-			said = telling{known: engine.Known(), remedy: engine.Remedy()}
-		}
+		said := tellingOf(engine)
 		if engine.Class == orbitte.ErrUnquiesced {
 			said.known = engine.Known() // what it is that is not quiet
 		} else if len(f.known) > 0 {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -125,7 +126,7 @@ func (f *flags) parse(args []string) (operands []string, err error) {
 			if errors.Is(err, errHelp) {
 				return nil, errHelp
 			}
-			return nil, usageError{strings.Replace(err.Error(), "flag provided but not defined: -", "there is no flag --", 1)}
+			return nil, usageError{asShown(err)}
 		}
 		rest := f.Args()
 		if len(rest) == 0 {
@@ -137,6 +138,16 @@ func (f *flags) parse(args []string) (operands []string, err error) {
 		operands, args = append(operands, rest[0]), rest[1:]
 	}
 }
+
+// asShown names flags with the dashes that the help shows; package flag knows one dash only.
+func asShown(err error) string {
+	text := strings.Replace(err.Error(), "flag provided but not defined: ", "there is no flag ", 1)
+	return oneDash.ReplaceAllString(text, "${1}--${2}")
+}
+
+// oneDash is a flag of several letters as package flag's errors end with, or have before a colon; the value that is said before
+// it is quoted.
+var oneDash = regexp.MustCompile(`^((?:invalid (?:boolean )?value "(?:[^"\\]|\\.)*" for(?: flag)?|flag needs an argument:|there is no flag) )-(\w[\w-]+)`)
 
 func (f *flags) check() error {
 	switch {

@@ -3,11 +3,11 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"net"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
-
-	"path/filepath"
 
 	"github.com/orbitte/orbitte"
 )
@@ -67,6 +67,26 @@ func TestServeAndDescribeShowHPTCP(t *testing.T) {
 	if shown := inside("describe", startSource(t, path).Endpoint); !strings.Contains(shown.out, "HP-TCP           none") {
 		t.Errorf("%s", shown.out)
 	}
+}
+
+// A data port that is shut is told as such, also where the endpoint answers: which port, and the flag that helps.
+//
+// field case F-24
+func TestADataPortThatIsShutIsToldWithTheFlagThatHelps(t *testing.T) {
+	path, _ := file(t, t.TempDir(), "data", 5000)
+	s := startSource(t, "--transport", "hptcp", path)
+	_, port, _ := strings.Cut(s.Data, ":")
+	endpoint := startRelayAt(t, "127.0.0.2", s.Endpoint, func(direction, int64, []byte) {}) // of the control port only
+	line := []string{"get", "data", "-o", t.TempDir(), "--from", endpoint, "--epoch", s.Epoch, "--transport", "hptcp", "--timeout", "1s"}
+	inside(line...).want(t, exitFailed, "data address 127.0.0.2:"+port+": connection refused", "class:  source unreachable", "known:  no byte was moved; the source's data port",
+		"remedy: let the data port through every firewall (serve --data-bind fixes it)", "without --transport hptcp")
+	silent, err := net.Listen("tcp", "127.0.0.2:"+port) // as good as a firewall that drops: nothing comes back
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	inside(line...).want(t, exitFailed, "data address 127.0.0.2:"+port+": no stream could be opened in time", "class:  deadline passed", "known:  no byte was moved; the source's data port did not answer in time",
+		"remedy: let the data port through every firewall (serve --data-bind fixes it)", "a longer --timeout")
 }
 
 // until ends a command once it has printed a word.

@@ -152,7 +152,13 @@ const (
 // with its place in all that went that way.
 func startRelay(t *testing.T, target string, tamper func(d direction, at int64, b []byte)) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	return startRelayAt(t, "127.0.0.1", target, tamper)
+}
+
+// startRelayAt is startRelay at another address of this host.
+func startRelayAt(t *testing.T, host, target string, tamper func(d direction, at int64, b []byte)) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 	if err != nil {
 		t.Fatal(err)
 	}

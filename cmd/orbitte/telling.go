@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/orbitte/orbitte"
+	"github.com/orbitte/orbitte/lanes/hptcp"
 )
 
 // telling is an engine's class of error in the words of the tool, which knows files and sources where the
@@ -36,6 +37,40 @@ var tellings = map[error]telling{
 	orbitte.ErrDevice:       {known: "a GPU failed, which the tool does not use", remedy: "this is a fault of the tool; report it"},
 }
 
+// dataPort is what is told where the source's data port alone has not answered (hptcp.UnreachedError), in place of tellings.
+var dataPort = map[error]telling{
+	orbitte.ErrUnreachable: {known: "no byte was moved; the source's data port did not answer, which says nothing about its endpoint", remedy: openDataPort + "; then run the command again, or run it without --transport hptcp"},
+	orbitte.ErrDeadline: {known: "no byte was moved; the source's data port did not answer in time, which says nothing about its endpoint",
+		remedy: openDataPort + ", or give a longer --timeout if it was short; without --transport hptcp the data port is not needed"},
+}
+
+const openDataPort = "let the data port through every firewall (serve --data-bind fixes it), and check that the source still runs"
+
+// tellingOf is the engine's error in the tool's words; where it has none, in the engine's.
+func tellingOf(e *orbitte.Error) telling {
+	if alone(e) {
+		if said, ok := dataPort[e.Class]; ok {
+			return said
+		}
+	}
+	if said, ok := tellings[e.Class]; ok {
+		return said
+	}
+	return telling{known: e.Known(), remedy: inFlags(e.Remedy())}
+}
+
+// alone is true exactly when nothing but the data port failed, so far as is known.
+func alone(err error) bool {
+	var data *hptcp.UnreachedError
+	return errors.As(err, &data)
+}
+
+// inFlags names what the command line sets as the command line does.
+func inFlags(text string) string { return fieldFlags.Replace(text) }
+
+var fieldFlags = strings.NewReplacer("Config.HPTCP.Bind", "--data-bind", "HPTCP.Bind", "--data-bind", "Config.Bind", "--bind", "Config.Advertise", "--advertise",
+	"Config.Lanes", "--lanes", "Config.Kernel", "--kernel", "Config.SourceTimeout", "--timeout")
+
 // className names a class of error in the tool's words.
 func className(class error) string {
 	if name := tellings[class].class; name != "" {
@@ -45,9 +80,9 @@ func className(class error) string {
 }
 
 // interrupted names what befell a source that had answered already: an engine that cannot connect again
-// calls it unreachable, the user has lost a connection.
+// calls it unreachable, the user has lost a connection. A data port that alone does not answer is named for what it is.
 func interrupted(err error) error {
-	if errors.Is(err, orbitte.ErrUnreachable) {
+	if errors.Is(err, orbitte.ErrUnreachable) && !alone(err) {
 		return &failure{class: orbitte.ErrDisconnected, cause: err, remedy: tellings[orbitte.ErrDisconnected].remedy}
 	}
 	return err

@@ -16,6 +16,13 @@ import (
 
 // field case F-24
 func TestTheToolSpeaksOfFilesAndSources(t *testing.T) {
+	for class, said := range dataPort {
+		for _, word := range []string{"submit", "segment", "posted", "Config", "HPTCP", "stream"} {
+			if strings.Contains(said.known+said.remedy, word) {
+				t.Errorf("%v: %+v has the engine's word %q", class, said, word)
+			}
+		}
+	}
 	for class, said := range tellings {
 		text := className(class) + " " + said.known + " " + said.remedy
 		for _, word := range []string{"submit", "segment", "posted", "Config", "stream", "RetainedResources"} {
@@ -101,6 +108,11 @@ func TestVersionNamesModuleGoAndProtocol(t *testing.T) {
 	}
 	if plain.out != flagged.out {
 		t.Errorf("--version says %q", flagged.out)
+	}
+	for _, form := range []string{"commit's time and hash", "+dirty", `"(devel)"`} { // what a checkout's build says, with git and without
+		if !strings.Contains(inside("version", "--help").out, form) {
+			t.Errorf("%q is not explained", form)
+		}
 	}
 	var v versions
 	oneObject(t, inside("--version", "--json").out, &v)

@@ -11,7 +11,8 @@ import (
 
 const versionHelp = `usage: orbitte version [--json]
 
-Shows the version of the module this tool was built from ("(devel)" for one built in a checkout), the
+Shows the version of the module this tool was built from (for one built in a checkout a version made of
+the commit's time and hash, with +dirty if something was changed, or "(devel)" if git was not asked), the
 version of Go, the platform, and the version of the wire protocol, which must be the same on both sides.
 
   --json               print it as one line of JSON
