@@ -26,15 +26,19 @@ var advices = map[error]advice{
 	ErrUnavailable:   {"no byte was moved; no other path was tried", "refresh the segment, and name a transport that both sides have; Segment.Path says which way is open"},
 	ErrStaleEpoch:    {"no byte was moved; the peer restarted or another process has its address", "get the new epoch from the source's owner and open the segment again"},
 	ErrUnreachable:   {"nothing was posted", "check endpoint, network and that the source runs, then submit again"},
-	ErrDisconnected:  {"the stream was retired; the effects are in the report", "submit a READ again; before repeating a WRITE whose remote effect is unknown, make sure that it may be repeated"},
-	ErrDeadline:      {"the stream was retired if the request was running; the effects are in the report", "submit again with a later deadline; mind a remote effect that is unknown"},
-	ErrCancelled:     {"the stream was retired if the request was running; the effects are in the report", "nothing, it was asked for; mind a remote effect that is unknown"},
+	ErrDisconnected:  {"the stream was retired; the effects are in the report", "submit again"},
+	ErrDeadline:      {"the stream was retired if the request was running; the effects are in the report", "submit again with a later deadline"},
+	ErrCancelled:     {"the stream was retired if the request was running; the effects are in the report", "nothing, it was asked for"},
 	ErrProtocol:      {"the stream was retired; the effects are in the report", "check that the endpoint is an OrbitTE source of the same protocol version"},
 	ErrPeer:          {"the source answered that it failed; no byte was committed", "look at the source's log"},
 	ErrUnquiesced:    {"work under way may still touch the memory, which stays owned and charged", "do not reuse the memory; call again to go on waiting, or look at RetainedResources"},
 	ErrSystem:        {"the engine holds nothing for the failed call", "see the system's error"},
 	ErrDevice:        {"the copies have ended; the effects are in the report", "see the driver's error; after an error that stays (cuda.CallError names it) only a new process can use that GPU again"},
 }
+
+// unknownRemedy is added where a WRITE's remote effect is unknown, whatever the class (SPEC T-10).
+const unknownRemedy = "; the effect on the remote range is unknown, and what this WRITE sent may still come: before the range is trusted or written again " +
+	"let its owner unregister it (every handle) and register it again, refresh the segment, then READ what is there or repeat the WRITE"
 
 // situation is what kind of call failed, where what is known depends on it. The zero value is a submission,
 // whose effects are in its report.
@@ -179,22 +183,22 @@ func (e *Error) receipt() (advice, bool) {
 	case errors.Is(e.Cause, delegate.ErrTakenBack):
 		return advice{
 			"the source took the pinned slots of the request back, or its region is gone; the effects are in the report",
-			"refresh the segment; ask for less at a time, or raise Config.SourceTimeout at the peer; mind a remote effect that is unknown",
+			"refresh the segment; ask for less at a time, or raise Config.SourceTimeout at the peer",
 		}, true
 	case errors.Is(e.Cause, delegate.ErrOccupied):
 		return advice{
 			"the range was in use at the source until the source's own deadline for copying it; the effects are in the report",
-			"let the requests that use the range end first, or raise Config.SourceTimeout at the peer; mind a remote effect that is unknown",
+			"let the requests that use the range end first, or raise Config.SourceTimeout at the peer",
 		}, true
 	case errors.As(e.Cause, &late):
 		return advice{
 			"the source took the grants of the request back when its own deadline for them passed; the effects are in the report",
-			"ask for less at a time, or raise Config.SourceTimeout at the peer; mind a remote effect that is unknown",
+			"ask for less at a time, or raise Config.SourceTimeout at the peer",
 		}, true
 	case e.Class == ErrPeer && errors.As(e.Cause, &fault) && fault.Stage == rdma.ReceiptStage:
 		return advice{
 			"the source answered that it failed and took the grants of the request back; the effects are in the report",
-			"look at the source's log and at its RDMA devices; mind a remote effect that is unknown",
+			"look at the source's log and at its RDMA devices",
 		}, true
 	}
 	return advice{}, false

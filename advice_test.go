@@ -336,3 +336,42 @@ func TestWhatASourceOverRDMASaysIsToldAsWhatItIs(t *testing.T) {
 		}
 	}
 }
+
+// Whoever has a WRITE of unknown effect is told what ends it, and that does: the owner's Unregister returns once nothing can
+// come any more, within the source's own time for a writer that has fallen silent. A request whose effect is known is not told.
+//
+// proves T-10
+// field case F-24
+func TestAWriteOfUnknownEffectIsToldWhatEndsIt(t *testing.T) {
+	const size, patience = 1 << 20, 3 * time.Second
+	for name, transport := range map[string]Transport{"tcp": TransportTCP, "hptcp": TransportHPTCP} {
+		for _, op := range []Operation{Read, Write} {
+			t.Run(name+" "+op.String(), func(t *testing.T) {
+				s := newFastSim(t, 21, simkernel.WorldOptions{}, Config{SourceTimeout: patience}, Config{}, size)
+				r := s.request(op, 0, size)
+				r.Transport = transport
+				_, err := s.requester.SubmitAndWait(soon(t), []Request{r})
+				must(t, err)
+				s.Link(hostA, hostB).Delay(100*time.Microsecond, 200*time.Microsecond)
+				s.Link(hostB, hostA).Delay(100*time.Microsecond, 200*time.Microsecond)
+				s.Later(600*time.Microsecond, func() { // in the middle of the payload
+					s.Link(hostA, hostB).BlackHole(true)
+					s.Link(hostB, hostA).BlackHole(true)
+				})
+				report, err := s.requester.SubmitAndWait(s.within(50*time.Millisecond), []Request{r})
+				own := wants(t, err, ErrDeadline)
+				if told := strings.HasSuffix(own.Remedy(), unknownRemedy); (report.Remote == EffectUnknown) != (op == Write) || told != (op == Write) {
+					t.Errorf("%+v: %v", report, err)
+				}
+				began := s.Now()
+				must(t, s.source.Unregister(s.within(2*patience), s.export))
+				waited := time.Duration(s.Now() - began)
+				if waited > patience || op == Write && waited < patience/2 {
+					t.Errorf("Unregister waited %v, the source's time is %v", waited, patience)
+				}
+				s.Link(hostA, hostB).BlackHole(false)
+				s.Link(hostB, hostA).BlackHole(false)
+			})
+		}
+	}
+}

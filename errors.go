@@ -53,13 +53,19 @@ type Error struct {
 	Cause error
 
 	situation situation // of the call, where it decides what is known
+	unknown   bool      // true exactly when a WRITE's effect on the remote range is unknown
 }
 
 // Known says what is certain in spite of the error.
 func (e *Error) Known() string { return e.advice().known }
 
 // Remedy says what to do.
-func (e *Error) Remedy() string { return e.advice().remedy }
+func (e *Error) Remedy() string {
+	if e.unknown {
+		return e.advice().remedy + unknownRemedy
+	}
+	return e.advice().remedy
+}
 
 func (e *Error) Error() string {
 	var text strings.Builder

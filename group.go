@@ -397,7 +397,7 @@ func (t *task) failure(i int) error {
 	if !t.outcome.Drained {
 		class = ErrUnquiesced
 	}
-	own := &Error{Index: i, Endpoint: t.segment.endpoint, Class: class, Cause: t.outcome.Err}
+	own := &Error{Index: i, Endpoint: t.segment.endpoint, Class: class, Cause: t.outcome.Err, unknown: t.outcome.Remote == EffectUnknown}
 	if max(t.outcome.Local, t.outcome.Remote) > EffectNone {
 		own.situation = midway
 	}
