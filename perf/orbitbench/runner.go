@@ -78,7 +78,7 @@ func (r *runner) measure(ctx context.Context, g group, where string) []*entry {
 			if e.gone || ctx.Err() != nil {
 				continue
 			}
-			r.progress.show("%s, round %d of %d: %s: %s", where, round+1, r.rounds, g.name, e.name)
+			r.progress.show("%s, %s: %s: %s", where, r.at(round), g.name, e.name)
 			r.sample(ctx, g, e, round)
 		}
 	}
@@ -114,9 +114,17 @@ func turn(k, round, n int) int {
 	return at
 }
 
+// at names a round for who waits; the one that warms up is none of those that were asked for.
+func (r *runner) at(round int) string {
+	if round == 0 {
+		return "warming up"
+	}
+	return fmt.Sprintf("round %d of %d", round, r.rounds)
+}
+
 // sample makes one; round 0 warms up and says how many operations fill the window.
 func (r *runner) sample(ctx context.Context, g group, e *entry, round int) {
-	ended := r.progress.watch("%s: round %d of %s", g.name, round, e.name)
+	ended := r.progress.watch("%s, %s: %s", g.name, r.at(round), e.name)
 	s, err := e.once(ctx, r.bench, g.settle)
 	ended()
 	switch {
