@@ -36,7 +36,9 @@
 //
 // Raw ping-pong (Stream.PingPong): AskBytes, which is what the engine's request has on the wire, one way, and the payload
 // back. Spinning is what a manual engine, driven by its caller, is held against: the server spins, too, as the engine's
-// source does. PingPongByLane has a thread of its own between caller and socket, as an engine with lanes has.
+// source does, and what the targets of latency are judged by. In tables the blocking one is a baseline, too, and the better of
+// both counts: where others want the processors, who spins waits for its turn. PingPongByLane has a thread of its own between caller
+// and socket, as an engine with lanes has.
 //
 // Go net: the same commands by net.Conn and io.ReadFull, a goroutine at each end. gnet: its server with buffers of 1 MiB (64 KiB
 // halve its rate), one loop on a locked thread; its client is the raw loop, blocking, which is faster than a client of gnet, and

@@ -210,7 +210,7 @@ func latencyGroups(o options) []group {
 	var groups []group
 	for _, size := range sizes {
 		g := group{workload: "latency", name: "READ " + figures.Bytes(size) + ", one at a time", figure: figures.P50}
-		g.subjects = append(g.subjects, spinning.subject(size, true), blocking.subject(size, false), threaded.subject(size, false), looking.subject(size, false))
+		g.subjects = append(g.subjects, spinning.subject(size, true), blocking.subject(size, true), threaded.subject(size, false), looking.subject(size, false))
 		for _, s := range o.latencySetups() {
 			g.subjects = append(g.subjects, work{setup: s, operation: orbitte.Read, size: size, batch: 1}.subject())
 		}
