@@ -328,6 +328,7 @@ func TestSenselessCommandLinesAreRefused(t *testing.T) {
 		"foo": `unknown command "foo"; there are check, list`, "check foo": `unknown command "check foo"`, "list foo": `unknown command "list foo"`,
 		"report": "orbitbench report FILE.jsonl", "report a b": "orbitbench report FILE.jsonl", "-nosuch": "not defined: -nosuch", "check -rounds x": "-rounds",
 		"-only idle -peers /nosuch": "-peers /nosuch is no program built from perf/peers", "-only idle -out .": "-out . names a folder",
+		"-only idle -out /nonexistent/x": "/nonexistent is no folder; make it first", "check -only idle -out harness_test.go/x/y": "harness_test.go/x is no folder",
 	} {
 		f, words, err := parse(strings.Fields(line), io.Discard)
 		if err == nil {
@@ -371,7 +372,7 @@ func TestExitStatusTellsShortFromBroken(t *testing.T) {
 }
 
 func TestResultsAreNeverWrittenOver(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "folder", "run")
+	path := filepath.Join(t.TempDir(), "run")
 	for _, name := range []string{path, path + ".jsonl"} { // one file, by both its names
 		if err := os.RemoveAll(path + ".jsonl"); err != nil {
 			t.Fatal(err)

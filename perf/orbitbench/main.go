@@ -111,7 +111,7 @@ func (f *flags) set() *flag.FlagSet {
 	set.StringVar(&f.only, "only", "", "measure only groups whose workload or name contains this, or targets; several: a,b")
 	set.StringVar(&f.subject, "subject", "", "of the chosen groups measure only the subjects (several, maybe) whose name contains this, for a profiler")
 	set.StringVar(&f.kernel, "kernel", "auto", "auto, io_uring or epoll, where the kernel is not what varies")
-	set.StringVar(&f.out, "out", "", "write FILE.jsonl and FILE.html as well; a FILE.jsonl that is there is never written over")
+	set.StringVar(&f.out, "out", "", "write FILE.jsonl and FILE.html as well; in a folder that is there; a FILE.jsonl that is there is never written over")
 	set.StringVar(&f.peers, "peers", "", "program with gnet and grpc-go (perf/peers, built); empty: it is built")
 	set.BoolVar(&f.full, "full", false, "bulk in every progress mode, on both kernels, in batches of one and of many")
 	set.BoolVar(&f.source, "source", false, "be the source process (used by the program itself)")

@@ -31,8 +31,8 @@ func newOutput(path string) (*output, error) {
 	if info, err := os.Stat(o.base); strings.HasSuffix(o.base, "/") || o.base == "" || err == nil && info.IsDir() {
 		return nil, wrong("-out %s names a folder; name a file in it, without .jsonl", path)
 	}
-	if err := os.MkdirAll(filepath.Dir(o.base), 0o755); err != nil {
-		return nil, err
+	if info, err := os.Stat(filepath.Dir(o.base)); err != nil || !info.IsDir() {
+		return nil, wrong("-out %s: %s is no folder; make it first (mkdir -p), or name a file in one that is there", path, filepath.Dir(o.base))
 	}
 	var err error
 	o.file, err = os.OpenFile(o.base+".jsonl", os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)

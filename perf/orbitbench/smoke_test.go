@@ -17,7 +17,7 @@ func TestEveryWorkloadRunsSmall(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.close()
-	out, err := newOutput(filepath.Join(t.TempDir(), "folder", "run.jsonl"))
+	out, err := newOutput(filepath.Join(t.TempDir(), "run.jsonl"))
 	if err != nil {
 		t.Fatal(err)
 	}
