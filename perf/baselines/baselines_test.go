@@ -289,6 +289,11 @@ func TestProgramAnswersAndFails(t *testing.T) {
 	if err := p.Ask("fail", nil); err == nil || !strings.Contains(err.Error(), "as asked") {
 		t.Errorf("a failure came as %v", err)
 	}
+	p.Close()
+	first, second := p.Ask(1, nil), p.Ask(2, nil)
+	if first == nil || first != second || !strings.HasPrefix(first.Error(), "echo ended") {
+		t.Errorf("a program that has ended says %v, then %v", first, second)
+	}
 	if _, err := StartProgram("nothing", "/nonexistent"); err == nil {
 		t.Error("a program that is not there started")
 	}

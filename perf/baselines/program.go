@@ -18,6 +18,7 @@ type Program struct {
 	out     *bufio.Scanner
 	name    string
 	hello   string
+	gone    error // what the first question said that it could not hear any more; the later ones say the same
 }
 
 // StartProgram starts a process and waits for its first line, the hello.
@@ -67,11 +68,16 @@ func (p *Program) Ask(question, answer any) error {
 	if err != nil {
 		return err
 	}
+	if p.gone != nil {
+		return p.gone
+	}
 	if _, err := p.in.Write(append(text, '\n')); err != nil {
-		return fmt.Errorf("%s: %w", p.name, err)
+		p.gone = fmt.Errorf("%s ended: %w", p.name, err)
+		return p.gone
 	}
 	if !p.out.Scan() {
-		return fmt.Errorf("%s ended", p.name)
+		p.gone = fmt.Errorf("%s ended", p.name)
+		return p.gone
 	}
 	var failed failure
 	if err := json.Unmarshal(p.out.Bytes(), &failed); err != nil {

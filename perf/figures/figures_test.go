@@ -204,6 +204,7 @@ func filledRun() *Run {
 		filled(reflect.ValueOf(c).Elem(), &n)
 	}
 	filled(reflect.ValueOf(&run.Targets[0]).Elem(), &n)
+	filled(reflect.ValueOf(&run.End).Elem(), &n)
 	return run
 }
 
@@ -215,7 +216,8 @@ func TestLinesComeBackAsTheyWere(t *testing.T) {
 		must(t, WriteCell(&b, c))
 	}
 	must(t, WriteTarget(&b, &run.Targets[0]))
-	if got := strings.Count(b.String(), "\n"); got != 4 {
+	must(t, WriteEnd(&b, run.End))
+	if got := strings.Count(b.String(), "\n"); got != 5 {
 		t.Errorf("%d lines, want one each", got)
 	}
 	back, err := ReadRun(&b)
@@ -347,5 +349,32 @@ func TestTimesOfTooFewAreLeftOut(t *testing.T) {
 	}
 	if got := Times(nil); len(got) != 4 || strings.Join(got, "") != "" {
 		t.Errorf("no times: %q", got)
+	}
+}
+
+// Whoever reads a run that was cut short must not take it for a whole one.
+func TestPageSaysHowTheRunEnded(t *testing.T) {
+	for _, c := range []struct {
+		end   *End
+		want  []string
+		whole bool
+	}{
+		{&End{Time: "noon", Load: "0.50 1 1"}, []string{"noon, whole; load then 0.50 1 1"}, true},
+		{&End{Time: "noon", Interrupted: true}, []string{"<p class=\"short\">This run was interrupted: ", "INTERRUPTED at noon, not whole", ", not whole</title>"}, false},
+		{&End{Time: "noon", Failed: "no <memory>"}, []string{"<p class=\"short\">This run failed: ", "ended early at noon", "no &lt;memory&gt;", ", not whole</title>"}, false},
+		{nil, []string{"there is no closing line, so the run was cut off"}, false},
+	} {
+		run := shownRun()
+		run.End = c.end
+		var b bytes.Buffer
+		must(t, WriteHTML(&b, run))
+		for _, want := range c.want {
+			if !strings.Contains(b.String(), want) {
+				t.Errorf("%+v: the page does not say %q", c.end, want)
+			}
+		}
+		if c.end.Whole() != c.whole || strings.Contains(b.String(), ", whole;") != c.whole {
+			t.Errorf("%+v: whole is %v", c.end, c.end.Whole())
+		}
 	}
 }

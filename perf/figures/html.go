@@ -29,6 +29,7 @@ type view struct {
 	Counts    map[string]int // verdicts
 	Workloads []workloadView
 	CallsBy   string
+	End       *End
 }
 
 type workloadView struct {
@@ -46,7 +47,7 @@ type groupView struct {
 }
 
 func viewOf(run *Run) view {
-	v := view{Machine: run.Machine, Targets: run.Targets, Counts: map[string]int{}}
+	v := view{Machine: run.Machine, Targets: run.Targets, Counts: map[string]int{}, End: run.End}
 	for name, state := range run.Machine.Peers {
 		v.Peers = append(v.Peers, [2]string{name, state})
 	}

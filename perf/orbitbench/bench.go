@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/orbitte/orbitte"
 	"github.com/orbitte/orbitte/perf/baselines"
@@ -202,7 +203,25 @@ func (b *bench) release(unwanted func(*pair) bool) error {
 			errs = append(errs, b.source.Ask(question{Do: "close", ID: id}, nil))
 		}
 	}
-	return errors.Join(errs...)
+	return distinct(errs...)
+}
+
+// distinct joins errors, each text once: a source that is gone says so at the end of each of its engines.
+func distinct(errs ...error) error {
+	var kept []error
+	for _, err := range errs {
+		if joined, ok := err.(interface{ Unwrap() []error }); ok {
+			kept = append(kept, joined.Unwrap()...)
+		} else if err != nil {
+			kept = append(kept, err)
+		}
+	}
+	told := map[string]bool{}
+	return errors.Join(slices.DeleteFunc(kept, func(err error) bool {
+		again := told[err.Error()]
+		told[err.Error()] = true
+		return again
+	})...)
 }
 
 // The last bytes of both memories are for comparing, not for measuring: the source's at keptOffset are never written.

@@ -95,11 +95,11 @@ func portOf(endpoint string) string {
 }
 
 func (c *crowd) close(b *bench) error {
-	err := c.engine.Close(context.Background())
+	errs := []error{c.engine.Close(context.Background())}
 	for _, id := range c.ids {
-		err = errors.Join(err, b.source.Ask(question{Do: "close", ID: id}, nil))
+		errs = append(errs, b.source.Ask(question{Do: "close", ID: id}, nil))
 	}
-	return err
+	return distinct(errs...)
 }
 
 const submitters = 16

@@ -18,8 +18,15 @@ import (
 	"github.com/orbitte/orbitte/perf/figures"
 )
 
-// TestMain lets the test's own program be the source process.
+// wholeProgram is a variable of the environment that makes the test's own program the harness.
+const wholeProgram = "ORBITBENCH_WHOLE"
+
+// TestMain lets the test's own program be the source process, or all of the harness.
 func TestMain(m *testing.M) {
+	if os.Getenv(wholeProgram) != "" {
+		main()
+		return
+	}
 	if len(os.Args) > 1 && os.Args[1] == "-source" {
 		if err := serveSource(); err != nil {
 			os.Exit(1)

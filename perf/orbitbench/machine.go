@@ -20,7 +20,7 @@ func thisMachine() figures.Machine {
 	var name unix.Utsname
 	_ = unix.Uname(&name)
 	m := figures.Machine{
-		Time: time.Now().UTC().Format(time.RFC3339), Go: runtime.Version(), Arch: runtime.GOARCH, CPUs: runtime.NumCPU(),
+		Time: now(), Go: runtime.Version(), Arch: runtime.GOARCH, CPUs: runtime.NumCPU(),
 		CPU: cpuModel(), Memory: memoryOf(), System: unix.ByteSliceToString(name.Release[:]), Commit: commit(),
 		Command: command(), Load: load(), Peers: map[string]string{},
 	}
@@ -33,6 +33,8 @@ func thisMachine() figures.Machine {
 	}
 	return m
 }
+
+func now() string { return time.Now().UTC().Format(time.RFC3339) }
 
 // command is what to type: a program that go run built has a path that says nothing.
 func command() string {

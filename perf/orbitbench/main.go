@@ -126,7 +126,7 @@ func (f *flags) command(words []string) error {
 	}
 	switch {
 	case f.source:
-		signal.Ignore(syscall.SIGINT) // a terminal sends it to the whole group; the end of its input ends the source
+		signal.Ignore(syscall.SIGINT, syscall.SIGTERM) // terminals and timeout(1) send them to the whole group; the end of its input ends the source
 		return serveSource()
 	case word == "list" && len(words) == 1:
 		return list(os.Stdout)
@@ -244,9 +244,18 @@ func (f *flags) measure(check bool) error {
 	}
 	p.clear()
 	if ctx.Err() != nil {
-		err = errors.Join(err, errInterrupted)
+		err = distinct(err, errInterrupted)
 	}
-	return errors.Join(err, o.finish(b))
+	return distinct(err, o.finish(b, endOf(err)))
+}
+
+// endOf is the closing line of a run that ended so.
+func endOf(err error) figures.End {
+	end := figures.End{Time: now(), Load: load(), Interrupted: errors.Is(err, errInterrupted)}
+	if err != nil && !end.Interrupted && !errors.Is(err, errShort) {
+		end.Failed = oneLine(err.Error())
+	}
+	return end
 }
 
 // errInterrupted is an error since targets that were not measured are not met.

@@ -103,15 +103,15 @@ func (o *output) target(t figures.Target) error {
 	return figures.WriteTarget(o.file, &t)
 }
 
-// finish writes the page.
-func (o *output) finish(b *bench) error {
+// finish writes the last line and the page.
+func (o *output) finish(b *bench, end figures.End) error {
 	if why := o.run.Machine.Uncounted; why != "" && !b.brief {
 		fmt.Println("system calls are not counted:", why)
 	}
-	if o.file == nil {
+	if o.run.End = &end; o.file == nil {
 		return nil
 	}
-	if err := o.file.Close(); err != nil {
+	if err := errors.Join(figures.WriteEnd(o.file, &end), o.file.Close()); err != nil {
 		return err
 	}
 	fmt.Printf("written: %s.jsonl, %s.html\n", o.base, o.base)

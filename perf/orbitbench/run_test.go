@@ -1,9 +1,15 @@
 package main
 
 import (
+	"bufio"
 	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -69,4 +75,87 @@ func timedSample(micros int) figures.Sample {
 	s := figures.Sample{Operations: 1, Seconds: 1, Latency: figures.NewHistogram()}
 	s.Latency.Record(time.Duration(micros) * time.Microsecond)
 	return s
+}
+
+// Whoever reads the results of an interrupted run must not take it for a whole one; and the source process, which the same
+// signal reaches from a terminal or timeout(1), says nothing of itself.
+func TestInterruptedRunSaysSoInEachOfItsResults(t *testing.T) {
+	for _, sent := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		base := filepath.Join(t.TempDir(), "run")
+		told := interrupted(t, sent, "-only", "pages", "-subject", "hptcp", "-rounds", "1", "-window", "1ms", "-out", base)
+		if strings.Contains(told, "pipe") || strings.Contains(told, "source process") || strings.Count(told, "interrupted: ") != 1 {
+			t.Errorf("%v: told\n%s", sent, told)
+		}
+		file, err := os.Open(base + ".jsonl")
+		if err != nil {
+			t.Fatal(err)
+		}
+		run, err := figures.ReadRun(file)
+		file.Close()
+		if err != nil || run.End == nil || !run.End.Interrupted || len(run.Cells) == 0 {
+			t.Fatalf("%v: %d cells, end %+v, %v", sent, len(run.Cells), run.End, err)
+		}
+		for range 2 { // as the run left it, and made again
+			text, err := os.ReadFile(base + ".html")
+			if err != nil || !strings.Contains(string(text), "This run was interrupted") {
+				t.Errorf("%v: the page does not say so; %v", sent, err)
+			}
+			if err := errors.Join(os.Remove(base+".html"), remake(base+".jsonl")); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// interrupted runs the harness until it has a table, sends its group a signal, and returns what it told.
+func interrupted(t *testing.T, sent syscall.Signal, args ...string) string {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var told strings.Builder
+	c := exec.Command(self, args...)
+	c.Env, c.SysProcAttr, c.Stderr = append(os.Environ(), wholeProgram+"=1"), &syscall.SysProcAttr{Setpgid: true}, &told
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for scanner := bufio.NewScanner(out); scanner.Scan(); {
+		if strings.Contains(scanner.Text(), "GB/s") {
+			_ = syscall.Kill(-c.Process.Pid, sent)
+		}
+	}
+	if _ = c.Wait(); c.ProcessState.ExitCode() != 1 {
+		t.Errorf("exit status %d; told\n%s", c.ProcessState.ExitCode(), told.String())
+	}
+	return told.String()
+}
+
+func TestErrorsAreToldOnce(t *testing.T) {
+	one, other := errors.New("gone"), errors.New("other")
+	if err := distinct(nil, one, errors.Join(one, other), errShort, one); err == nil || err.Error() != "gone\nother\na target is short" || !errors.Is(err, errShort) {
+		t.Errorf("%v", err)
+	}
+	if err := distinct(nil, nil); err != nil {
+		t.Errorf("nothing became %v", err)
+	}
+}
+
+func TestClosingLineSaysHowTheRunEnded(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want figures.End
+	}{{nil, figures.End{}}, {errShort, figures.End{}}, {errors.Join(errors.New("x"), errInterrupted), figures.End{Interrupted: true}}, {errors.New("a\nb"), figures.End{Failed: "a b"}}} {
+		got, err, want := endOf(c.err), c.err, c.want
+		if got.Time == "" || len(strings.Fields(got.Load)) != 3 {
+			t.Errorf("%+v", got)
+		}
+		if got.Time, got.Load = "", ""; got != want {
+			t.Errorf("%v: %+v, want %+v", err, got, want)
+		}
+	}
 }

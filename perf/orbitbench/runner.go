@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -54,7 +53,7 @@ func (r *runner) close(g group) error {
 	r.progress.show("closing the engines of %s", g.name)
 	defer r.progress.watch("closing the engines of %s", g.name)()
 	err := r.bench.release(func(*pair) bool { return true })
-	return errors.Join(err, r.bench.disperse())
+	return distinct(err, r.bench.disperse())
 }
 
 func (r *runner) measure(ctx context.Context, g group, where string) []*entry {

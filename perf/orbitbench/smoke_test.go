@@ -39,7 +39,7 @@ func TestEveryWorkloadRunsSmall(t *testing.T) {
 			t.Errorf("workload %s has no cell", w.name)
 		}
 	}
-	if err := out.finish(b); err != nil {
+	if err := out.finish(b, endOf(nil)); err != nil {
 		t.Fatal(err)
 	}
 	if err := remake(out.base + ".jsonl"); err != nil {
