@@ -19,7 +19,7 @@ var advices = map[error]advice{
 	ErrInvalid:       {"nothing was done", "correct the argument"},
 	ErrClosed:        {"no byte was moved", "open a new engine or segment; if the peer's source is closed, find another peer"},
 	ErrExhausted:     {"no byte was moved; what ran out is named", "wait for work to end, free what is held, or raise the limit that is named"},
-	ErrUncovered:     {"nothing was posted", "register one range that covers the whole local range"},
+	ErrUncovered:     {"nothing was posted", "register one range that covers the whole local range, or let each request lie in one registration"},
 	ErrUnknownRegion: {"no byte was moved; region IDs are never reused, so an old one stays invalid", "refresh the segment and resolve the address again"},
 	ErrPermission:    {"no byte was moved", "register the range at the source with the permission for this direction"},
 	ErrConflict:      {"no byte of the range was changed", "order the accesses, then submit again"},

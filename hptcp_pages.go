@@ -7,6 +7,7 @@ import (
 
 	"github.com/orbitte/orbitte/budgets"
 	"github.com/orbitte/orbitte/lanes/hptcp"
+	"github.com/orbitte/orbitte/segments"
 )
 
 // Pages says that a request moves pages of one size, in random order if need be: page Remote[i] behind Request.Remote and
@@ -42,7 +43,7 @@ var (
 	errPages      = errors.New("Pages needs a size, and as many local as remote pages")
 	errStrides    = errors.New("Strides needs rows of at least one byte")
 	errSpanEmpty  = errors.New("a span has no bytes")
-	errWrap       = errors.New("the ranges go beyond the end of the address space")
+	errWrap       = errors.New("the ranges have more bytes than any memory, or go beyond the end of the address space")
 )
 
 // extents is what a request with many ranges reaches on both sides: from the lowest to the highest byte, behind the
@@ -192,6 +193,14 @@ func (s *Segment) covers(address, length uint64) error {
 	_, _, err := s.view().Cover(address, length)
 	return err
 }
+
+// leaves is true exactly when what is not covered begins in a region of the peer: it goes beyond that one's end.
+func (s *Segment) leaves(err error) bool {
+	var missed *segments.Uncovered
+	return errors.As(err, &missed) && missed.Asked.Length > 0 && s.covers(missed.Asked.Start, 1) == nil
+}
+
+const leavingRemedy = "let each request lie in one region (Segment.Regions shows them); if the peer may have registered the whole range since, refresh the segment first"
 
 // covers says whether a registration of the engine has all of a range.
 func (e *Engine) covers(address, length uint64) error {

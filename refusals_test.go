@@ -32,6 +32,13 @@ func TestWhatIsMissingIsSaidOnceWithWhatHelps(t *testing.T) {
 	}
 	overRDMA := p.request(Read, 0, 1)
 	overRDMA.Transport = TransportRDMA
+	directing := newPair(t, Config{Kernel: Epoll, Lanes: 1}, Config{Kernel: Epoll, Lanes: 1, RemoteStaging: &RemoteStagingConfig{}}, 4096)
+	directed := func(p *pair) error {
+		r := p.request(Read, 0, 1)
+		r.RemoteSlots = 1
+		_, err := p.requester.SubmitAndWait(soon(t), []Request{r})
+		return err
+	}
 	for what, x := range map[string]struct {
 		err           error
 		remedy, known string
@@ -40,6 +47,8 @@ func TestWhatIsMissingIsSaidOnceWithWhatHelps(t *testing.T) {
 		"no CUDA":               {register(plain, device), "Config.CUDA", "nothing was registered"},
 		"a GPU's over HP-TCP":   {register(withCUDA, device, OverHPTCP), "leave OverHPTCP away", "nothing was registered"},
 		"not registered for it": {submit(hurried(p.request(Read, 0, 1))), "register the range with OverHPTCP", "no byte was moved"},
+		"no slots here":         {directed(p), "open the engine with Config.RemoteStaging", "no byte was moved"},
+		"no slots there":        {directed(directing), "open the peer's engine with both", "no byte was moved"},
 		"no RDMA":               {submit(overRDMA), "Config.RDMA", "no byte was moved"},
 	} {
 		own := wants(t, x.err, ErrUnavailable)
@@ -172,5 +181,62 @@ func TestARepeatedRegistrationSaysWhatTheFirstAskedFor(t *testing.T) {
 func TestChoicesOfRDMAPrintAsTheirNames(t *testing.T) {
 	if text := fmt.Sprint(RDMAPolling, RDMAEventDriven, HostDirect, HostStaged); text != "polling event-driven direct staged" {
 		t.Error(text)
+	}
+}
+
+// What no engine could ever carry out is the caller's mistake, and the text has what was asked for.
+//
+// field case F-24
+func TestARequestThatCanNeverBeIsInvalidAndSaysWhatWasAsked(t *testing.T) {
+	const top = ^uint64(0)
+	p := newFastPair(t, Config{Kernel: Epoll, Lanes: 1}, Config{Kernel: Epoll, Lanes: 1}, 4096)
+	for words, change := range map[string]func(*Request){
+		"Transport is 9; it must be TransportTCP":                          func(r *Request) { r.Transport = 9 },
+		"Transport is 10; it must be TransportTCP":                         func(r *Request) { r.Transport, r.RemoteSlots, r.Atomic = 10, 1, true },
+		"Length is 18446744073709551615; no memory has":                    func(r *Request) { r.Length = top },
+		"Length is 4611686018427387905; no memory has":                     func(r *Request) { *r = hurried(*r); r.Length = 1<<62 + 1 },
+		"200 bytes from address 0xfffffffffffffff6 on goes beyond the end": func(r *Request) { r.Local, r.Length = top-9, 200 },
+		"201 bytes from address 0xfffffffffffffff7 on goes beyond the end": func(r *Request) { r.Remote, r.Length = top-8, 201 },
+		"have more bytes than any memory, or go beyond the end of the address": func(r *Request) {
+			*r = hurried(*r)
+			r.Length, r.Spans = 0, []Span{{Length: 1 << 63}, {Length: 1 << 63}}
+		},
+	} {
+		r := p.request(Read, 0, 1)
+		change(&r)
+		_, err := p.requester.SubmitAndWait(soon(t), []Request{r})
+		if own := wants(t, err, ErrInvalid); own.Remedy() != "correct the argument" || !strings.Contains(own.Error(), words) {
+			t.Errorf("%q is not in: %v", words, err)
+		}
+	}
+	r := p.request(Read, 0, 1)
+	r.Length = 1 << 40
+	_, err := p.requester.SubmitAndWait(soon(t), []Request{r})
+	mentions(t, wants(t, err, ErrExhausted).Error(), "asked 1099511627776,")
+	_, err = p.segment.Path(Read, 9)
+	wants(t, err, ErrInvalid)
+}
+
+// A range that goes beyond the end of a region is to be split, and one that no region has any part of is looked for in a newer
+// view: each is told what helps it.
+//
+// field case F-24
+func TestARangeThatLeavesItsRegionIsToldSo(t *testing.T) {
+	p := newPair(t, Config{Kernel: Epoll, Lanes: 1}, Config{Kernel: Epoll, Lanes: 1}, 8192)
+	must(t, p.source.Unregister(soon(t), p.export))
+	for _, offset := range []uint64{0, 4096} {
+		half, err := p.source.Register(p.remote, offset, 4096, RemoteRead)
+		must(t, err)
+		defer func() { must(t, p.source.Unregister(soon(t), half)) }()
+	}
+	must(t, p.segment.Refresh(soon(t)))
+	for at, remedy := range map[uint64]string{4000: leavingRemedy, 8100: leavingRemedy, 8192 + 8192: advices[ErrUnknownRegion].remedy} {
+		r := p.request(Read, 0, 200)
+		r.Remote = p.remote.Address() + at
+		_, err := p.requester.SubmitAndWait(soon(t), []Request{r})
+		own := wants(t, err, ErrUnknownRegion)
+		if text := own.Error(); own.Remedy() != remedy || strings.Count(text, "refresh") != 1 || strings.Contains(own.fact(), "split") {
+			t.Errorf("at %d: %v", at, err)
+		}
 	}
 }

@@ -14,10 +14,10 @@ import (
 var (
 	errSlots         = errors.New("RemoteSlots must be 0 to 16")
 	errSlotsElse     = lacking("remote slots carry payload over TransportTCP and TransportRDMA only", "name one of these, or leave RemoteSlots at 0")
-	errNoSlots       = errors.New("this engine does not direct the staging of peers: Config.RemoteStaging is not set")
-	errPeerNoSlots   = errors.New("the peer offers no remote staging: it was opened without Config.RemoteStaging or without Config.CUDA")
-	errOwnSlots      = errors.New("the segment is the engine's own, whose requests are copies in this process; leave RemoteSlots at 0")
-	errNothingStaged = errors.New("the remote range is in host memory, which is not staged there; leave RemoteSlots at 0")
+	errNoSlots       = lacking("this engine does not direct the staging of peers: Config.RemoteStaging is not set", "open the engine with Config.RemoteStaging; &RemoteStagingConfig{} takes every default")
+	errPeerNoSlots   = lacking("the peer offers no remote staging: it was opened without Config.RemoteStaging or without Config.CUDA", "open the peer's engine with both, or leave RemoteSlots at 0")
+	errOwnSlots      = lacking("the segment is the engine's own, whose requests are copies in this process", "leave RemoteSlots at 0")
+	errNothingStaged = lacking("the remote range is in host memory, which is not staged there", "leave RemoteSlots at 0")
 )
 
 // preflightSlots refuses a request that wants to direct the peer's staging and cannot; none goes another way (SPEC G-4).

@@ -122,7 +122,6 @@ type Report struct {
 
 var (
 	errOperation = errors.New("the operation is neither Read nor Write")
-	errTransport = errors.New("this engine has no such transport")
 	errNoTCP     = lacking("the source does not serve TCP READ and WRITE", "name a transport that the source has")
 	errOverlap   = errors.New("local and remote range of a request to the engine itself overlap")
 )
@@ -182,7 +181,10 @@ func (t *resolved) resolve(e *Engine, r *Request) error {
 		if errors.Is(err, segments.ErrRange) {
 			class = ErrInvalid
 		}
-		return &Error{Class: class, Cause: r.stray(err, "remote", r.Segment.covers, r.Remote)}
+		if err = r.stray(err, "remote", r.Segment.covers, r.Remote); r.Segment.leaves(err) {
+			err = &lack{err, leavingRemedy}
+		}
+		return &Error{Class: class, Cause: err}
 	}
 	want := netproto.RemoteRead
 	if r.Operation == Write {
@@ -240,12 +242,14 @@ func (e *Engine) checkRequest(r *Request) (x extents, err error) {
 	}
 	whole := r.Transport != TransportHPTCP || r.Atomic // otherwise each chunk is a payload, and the sides agree on its size
 	switch limit := r.Segment.TransferBytesMax(); {
+	case x.bytes > requestBytesMax:
+		return x, &Error{Class: ErrInvalid, Cause: fmt.Errorf("Length is %d; no memory has so many bytes", x.bytes)}
 	case r.Segment.Local() && !r.scattered() && overlap(r.Local, r.Remote, r.Length):
 		return x, &Error{Class: ErrInvalid, Cause: errOverlap} // it would wait for its own lease
 	case r.Segment.Local() && r.Atomic && x.count > 1:
 		return x, &Error{Class: ErrUnavailable, Cause: errAtomicOwn}
 	case whole && x.bytes > limit:
-		return x, &budgets.Exhausted{Budget: payloadBudget, Unit: "bytes", Asked: int64(min(x.bytes, requestBytesMax)), Limit: int64(limit)}
+		return x, &budgets.Exhausted{Budget: payloadBudget, Unit: "bytes", Asked: int64(x.bytes), Limit: int64(limit)}
 	}
 	return x, nil
 }
@@ -253,6 +257,8 @@ func (e *Engine) checkRequest(r *Request) (x extents, err error) {
 // preflight refuses a transport that cannot carry the request now; none becomes another (SPEC G-4).
 func (e *Engine) preflight(r *Request) error {
 	switch {
+	case r.Transport > TransportHPTCP:
+		return &Error{Class: ErrInvalid, Cause: fmt.Errorf("Transport is %d; it must be TransportTCP, TransportRDMA or TransportHPTCP", r.Transport)}
 	case r.Atomic && r.Transport != TransportHPTCP:
 		return &Error{Class: ErrInvalid, Cause: errAtomicElse}
 	case r.scattered() && r.Transport != TransportHPTCP:
@@ -270,10 +276,8 @@ func (e *Engine) preflight(r *Request) error {
 		return nil
 	case TransportRDMA:
 		return e.preflightRDMA(r.Segment)
-	case TransportHPTCP:
-		return e.preflightHPTCP(r.Segment)
 	}
-	return &Error{Class: ErrUnavailable, Cause: fmt.Errorf("%w: %v", errTransport, r.Transport)}
+	return e.preflightHPTCP(r.Segment)
 }
 
 // overlap is true exactly when two ranges of one address space share a byte.

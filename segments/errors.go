@@ -48,7 +48,13 @@ type RangeError struct {
 	Limit          uint64 // bytes of the object; 0 when the range overflows by itself
 }
 
+// wholeSpace is the object of a range that wraps.
+const wholeSpace = "address"
+
 func (e *RangeError) Error() string {
+	if e.Object == wholeSpace {
+		return fmt.Sprintf("a range of %d bytes from address %#x on goes beyond the end of the address space; nothing was touched; correct address or length", e.Length, e.ID)
+	}
 	return fmt.Sprintf("range [%d, +%d) is not within the %d bytes of %s %#x; nothing was touched; ask for a range inside",
 		e.Offset, e.Length, e.Limit, e.Object, e.ID)
 }
@@ -103,7 +109,7 @@ type Uncovered struct {
 }
 
 func (e *Uncovered) Error() string {
-	return fmt.Sprintf("no single region of %s covers %v; nothing was touched; register it, or split the request at region borders",
+	return fmt.Sprintf("no single region of %s covers %v; nothing was touched; a request must lie in one registered region",
 		e.Owner, e.Asked)
 }
 

@@ -18,7 +18,7 @@ func TestEveryErrorSaysWhatIsKnownAndWhatToDo(t *testing.T) {
 	}{
 		{&MemoryError{Call: "mmap", Length: 5, Err: unix.ENOMEM}, ErrMemory, []string{"mmap of 5 bytes", "cannot allocate", "nothing changed", "RLIMIT_AS"}},
 		{&RangeError{Object: "region", ID: 7, Offset: 1, Length: 10, Limit: 8}, ErrRange, []string{"[1, +10)", "8 bytes of region 0x7", "nothing was touched", "inside"}},
-		{overflow(Range{9, ^uint64(0)}), ErrRange, []string{"address 0x9", "nothing was touched"}},
+		{overflow(Range{9, ^uint64(0)}), ErrRange, []string{"18446744073709551615 bytes from address 0x9", "beyond the end of the address space", "nothing was touched"}},
 		{&Conflict{Address: 16, Asked: Range{1, 2}, Access: Exclusive, Held: Range{0, 2}}, ErrConflict, []string{"exclusive access to [0x1, +2)", "shared access to [0x0, +2)", "0x10", "nothing was touched", "try again"}},
 		{&Conflict{Simultaneous: true}, ErrConflict, []string{"the same moment", "try again"}},
 		{&LeaseLimit{Address: 16, Limit: 4}, ErrLeaseLimit, []string{"0x10", "4 leases", "nothing was touched", "try again"}},

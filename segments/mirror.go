@@ -106,5 +106,5 @@ func (m *Mirror) without(gone *Registration) *Mirror {
 
 // overflow describes an address range that wraps.
 func overflow(asked Range) error {
-	return &RangeError{Object: "address", ID: asked.Start, Offset: 0, Length: asked.Length}
+	return &RangeError{Object: wholeSpace, ID: asked.Start, Offset: 0, Length: asked.Length}
 }
