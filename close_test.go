@@ -299,10 +299,18 @@ func cpuTime(t *testing.T) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// withheld is a kernel whose completions do not come, although its clock and its wake-ups do.
+// withheld is a kernel whose completions do not come while told so, although its clock and its wake-ups do.
 type withheld struct {
 	reactor.Kernel
-	on atomic.Bool
+	on    atomic.Bool
+	asked func() // called meanwhile for each operation; set before on
+}
+
+func (k *withheld) Submit(o *reactor.Operation) {
+	k.Kernel.Submit(o)
+	if k.on.Load() {
+		k.asked()
+	}
 }
 
 func (k *withheld) Poll(out []reactor.Completion, until reactor.Instant) int {
@@ -328,8 +336,11 @@ func TestUnquiescedIsSaidListedAndChargedUntilTheProofComes(t *testing.T) {
 			return k, err
 		}
 		p := newPair(t, c, own, 64<<10)
+		ctx, cancel := context.WithCancel(context.Background())
+		kernel.asked = cancel // as soon as the request is with the kernel
 		kernel.on.Store(true)
-		report, err := p.requester.SubmitAndWait(within(t, 10*time.Millisecond), p.whole(Read))
+		t.Cleanup(func() { kernel.on.Store(false) })
+		report, err := p.requester.SubmitAndWait(ctx, p.whole(Read))
 		if own := wants(t, err, ErrUnquiesced); own.Op != "SubmitAndWait" || report.LocallyDrained {
 			t.Fatalf("%v, %+v", err, report)
 		}
