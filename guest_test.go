@@ -3,7 +3,6 @@ package orbitte
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -83,12 +82,14 @@ func TestGuestWhoseContextEndsLeaves(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
-	defer cancel()
 	before := visits(p.requester)
-	_, err = p.requester.SubmitAndWait(ctx, []Request{p.request(Read, 0, 4096)})
-	if !errors.Is(err, ErrDeadline) || visits(p.requester) == before {
-		t.Error(err, fmt.Sprint(visits(p.requester)-before, " visits"))
+	for n := 0; visits(p.requester) == before; n++ { // on a busy machine its time may be over before it comes in
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+		_, err = p.requester.SubmitAndWait(ctx, []Request{p.request(Read, 0, 4096)})
+		cancel()
+		if !errors.Is(err, ErrDeadline) || n == 1000 {
+			t.Fatal("no visits after ", n, " calls: ", err)
+		}
 	}
 	lease.Return()
 	if _, err := p.requester.SubmitAndWait(context.Background(), []Request{p.request(Read, 0, 4096)}); err != nil {
