@@ -86,8 +86,8 @@ type Limits struct {
 	SourceQueue       int    // frames waiting for a handler; 4
 	PeerSegments      int    // requester streams, and accepted streams, at a time; 1,024
 	Notifications     int    // queued, plus reserved for bodies under way; 1,024
-	NotificationQueue uint64 // their bytes; 1 MiB
-	NotificationBytes uint64 // name plus message of one; 64 KiB
+	NotificationQueue uint64 // their bytes; 1 MiB, or NotificationBytes if that is more
+	NotificationBytes uint64 // name plus message of one, at most NotificationQueue and 16 MiB; 64 KiB, or NotificationQueue if that is less
 	Lookups           int    // host-name look-ups in flight; 32
 
 	// For Config.CUDA only. Pinned host memory through which memory on GPUs is staged, over TCP and RDMA, taken whole when such memory is
@@ -271,13 +271,15 @@ func (l *Limits) complete() error {
 	set(&l.RegisteredBytes, 1<<30)
 	set(&l.SubmittedBytes, 64<<20)
 	set(&l.PayloadBytes, 8<<20)
-	set(&l.NotificationQueue, 1<<20)
-	set(&l.NotificationBytes, 64<<10)
+	l.completeNotifications()
 	switch {
 	case l.PayloadBytes > payloadBytesMax:
 		return invalid("Config.Limits.PayloadBytes is %d; it must be at most %d", l.PayloadBytes, payloadBytesMax)
 	case l.NotificationBytes > netproto.NotificationBytesMax:
 		return invalid("Config.Limits.NotificationBytes is %d; it must be at most %d", l.NotificationBytes, netproto.NotificationBytesMax)
+	}
+	if l.NotificationBytes > l.NotificationQueue {
+		return invalid("Config.Limits.NotificationBytes is %d, but Limits.NotificationQueue only %d; the inbox could never take such a notification", l.NotificationBytes, l.NotificationQueue)
 	}
 	for _, n := range []struct {
 		name  string
@@ -288,6 +290,14 @@ func (l *Limits) complete() error {
 		}
 	}
 	return nil
+}
+
+// completeNotifications fills in what is zero so that the queue takes the largest notification.
+func (l *Limits) completeNotifications() {
+	if l.NotificationQueue == 0 {
+		l.NotificationQueue = max(1<<20, l.NotificationBytes)
+	}
+	set(&l.NotificationBytes, min(64<<10, l.NotificationQueue))
 }
 
 func set[T int | uint64 | time.Duration](value *T, standard T) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"syscall"
 
 	"github.com/orbitte/orbitte/budgets"
 	"github.com/orbitte/orbitte/lanes/control"
@@ -88,7 +89,10 @@ func (e *Engine) listenHPTCP(control netip.AddrPort) error {
 	if err := e.reachesData(bind.Addr()); err != nil {
 		return err
 	}
-	listener, bound, err := listenOn(e, bind, func(r *runner) *hptcp.Service { return r.fastServer })
+	listener, bound, err := listenOn(e, "Config.HPTCP.Bind", bind, func(r *runner) *hptcp.Service { return r.fastServer })
+	if errors.Is(err, syscall.EADDRINUSE) && meets(bind, control) {
+		return invalid("Config.HPTCP.Bind is %q, but Config.Bind listens on that port already (%v); each needs a port of its own, or 0 for a free one", e.config.HPTCP.Bind, control)
+	}
 	if err != nil {
 		return err
 	}
@@ -98,6 +102,11 @@ func (e *Engine) listenHPTCP(control netip.AddrPort) error {
 	told.StreamsMax = min(told.StreamsMax, e.config.HPTCP.Limits.Streams) // more of one peer's would not be accepted
 	p.endpoint = told.Endpoint(familyOf(bound.Addr()), bound.Port())
 	return nil
+}
+
+// meets is true exactly when two listeners cannot be there both.
+func meets(a, b netip.AddrPort) bool {
+	return a.Port() == b.Port() && (a.Addr() == b.Addr() || a.Addr().IsUnspecified() || b.Addr().IsUnspecified())
 }
 
 // reachesData refuses a data listener that peers cannot reach: they connect to it under the host of the endpoint. An endpoint

@@ -233,6 +233,8 @@ func unopened(err error) error {
 		own.Class, own.Cause = ErrExhausted, &lack{err, "raise RLIMIT_NOFILE (ulimit -n, LimitNOFILE=) or fs.file-max, or close descriptors of this process, then open again"}
 	case errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.ENOBUFS):
 		own.Class, own.Cause = ErrExhausted, &lack{err, "raise RLIMIT_MEMLOCK (ulimit -l, LimitMEMLOCK=), which counts for io_uring before Linux 5.12, or the memory limit of this process's cgroup, then open again"}
+	case errors.Is(err, syscall.EADDRINUSE):
+		own.Cause = &lack{err, "name another port there, or 0 for a free one; or end what listens on this one (ss -ltnp shows it)"}
 	case errors.As(err, &refused):
 		own.Class, own.Cause = ErrUnavailable, &lack{err, "let Config.Kernel be Auto or Epoll, or let this process use io_uring (kernel.io_uring_disabled, seccomp)"}
 	}
@@ -244,7 +246,7 @@ func outOfDescriptors(err error) bool {
 }
 
 func (e *Engine) listen(bind netip.AddrPort) error {
-	listener, bound, err := listenOn(e, bind, func(r *runner) *control.Server { return r.server })
+	listener, bound, err := listenOn(e, "Config.Bind", bind, func(r *runner) *control.Server { return r.server })
 	if err != nil {
 		return err
 	}
@@ -259,15 +261,16 @@ func (e *Engine) listen(bind netip.AddrPort) error {
 	return err
 }
 
-// listenOn opens a listener that deals what it accepts out to one server of each lane. The first lane accepts.
-func listenOn[A control.Adopter](e *Engine, bind netip.AddrPort, server func(*runner) A) (*control.Listener, netip.AddrPort, error) {
+// listenOn opens the listener that a field of Config asks for, and which deals what it accepts out to one server of each lane.
+// The first lane accepts.
+func listenOn[A control.Adopter](e *Engine, field string, bind netip.AddrPort, server func(*runner) A) (*control.Listener, netip.AddrPort, error) {
 	first := e.runners[0].lane
 	options := e.policy.Socket
 	options.ReuseAddress = true // a restarted source takes its old port back at once
 	options.Backlog = listenBacklog
 	descriptor, bound, err := first.Kernel().Listen(bind, options)
 	if err != nil {
-		return nil, bound, unopened(fmt.Errorf("listen on %v: %w", bind, err))
+		return nil, bound, unopened(fmt.Errorf("%s: listen on %v: %w", field, bind, err))
 	}
 	servers := make([]A, len(e.runners))
 	for i, r := range e.runners {

@@ -119,10 +119,51 @@ func TestUsedPortIsAnErrorOfTheConstructor(t *testing.T) {
 		if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), e.Endpoint()) {
 			t.Fatalf("the error names neither reason nor port: %v", err)
 		}
+		if own := wants(t, err, ErrSystem); !strings.Contains(own.Error(), "Config.Bind: listen on") || !strings.Contains(own.Remedy(), "another port") {
+			t.Fatalf("the error does not name field and remedy: %v", err)
+		}
 		if len(descriptors()) != open {
 			t.Fatal("the failed Open left descriptors")
 		}
 	})
+}
+
+// Two listeners on one port are a mistake of the configuration, and another's port is not.
+//
+// field case F-67
+func TestTheDataListenersPortIsNamedWithItsField(t *testing.T) {
+	eachKernel(t, func(t *testing.T, c Config) {
+		leavesNothing(t)
+		taken := newEngine(t, c)
+		own := c
+		own.HPTCP = &HPTCPConfig{Bind: taken.Endpoint()}
+		_, err := Open(own)
+		mentions(t, wants(t, err, ErrSystem).Error(), "Config.HPTCP.Bind: listen on "+taken.Endpoint(), "remedy: name another port there")
+		closeEngine(t, taken)
+		for _, hosts := range [][2]string{{"127.0.0.1", "127.0.0.1"}, {"127.0.0.1", "0.0.0.0"}} {
+			_, port, _ := strings.Cut(taken.Endpoint(), ":")
+			own.Bind, own.HPTCP = hosts[0]+":"+port, &HPTCPConfig{Bind: hosts[1] + ":" + port}
+			_, err = Open(own)
+			mentions(t, wants(t, err, ErrInvalid).Error(), "Config.HPTCP.Bind is \""+own.HPTCP.Bind, "Config.Bind listens on that port already ("+own.Bind+")")
+		}
+		own.Advertise, own.HPTCP = "source.example:7000", &HPTCPConfig{Bind: "127.0.0.2" + strings.TrimPrefix(own.Bind, "127.0.0.1")}
+		e, err := Open(own) // of another address
+		must(t, err)
+		closeEngine(t, e)
+	})
+}
+
+// The inbox takes the largest notification, whichever of the two limits is set.
+func TestTheInboxTakesTheLargestNotification(t *testing.T) {
+	for _, c := range []struct{ queue, one, wantQueue, wantOne uint64 }{{0, 0, 1 << 20, 64 << 10}, {1000, 0, 1000, 1000}, {0, 2 << 20, 2 << 20, 2 << 20}, {1000, 1000, 1000, 1000}, {2 << 20, 0, 2 << 20, 64 << 10}} {
+		l := Limits{NotificationQueue: c.queue, NotificationBytes: c.one}
+		must(t, l.complete())
+		if l.NotificationQueue != c.wantQueue || l.NotificationBytes != c.wantOne {
+			t.Errorf("%+v: %d, %d", c, l.NotificationQueue, l.NotificationBytes)
+		}
+	}
+	own := wants(t, second(Open(Config{Limits: Limits{NotificationBytes: 1001, NotificationQueue: 1000}})), ErrInvalid)
+	mentions(t, own.Error(), "Config.Limits.NotificationBytes is 1001", "Limits.NotificationQueue only 1000")
 }
 
 func TestConfigurationIsCheckedBeforeAnythingIsMade(t *testing.T) {
@@ -148,6 +189,7 @@ func TestConfigurationIsCheckedBeforeAnythingIsMade(t *testing.T) {
 		"limit":           {Limits: Limits{Batches: -1}},
 		"payload":         {Limits: Limits{PayloadBytes: 64<<20 + 1}},
 		"notification":    {Limits: Limits{NotificationBytes: 1 << 40}},
+		"inbox":           {Limits: Limits{NotificationBytes: 1001, NotificationQueue: 1000}},
 		"absurd bytes":    {Limits: Limits{RegisteredBytes: 1 << 63}},
 		"advertise":       {Advertise: "0.0.0.0:1"},
 		"advertised port": {Advertise: "host:port"},

@@ -36,6 +36,7 @@ func TestWrongCommandLinesExitWithStatusTwo(t *testing.T) {
 		{"serve " + data + " " + twin, "the same name"},
 		{"serve --bind nonsense " + data, `--bind is "nonsense"`},
 		{"serve --advertise 0.0.0.0:1 " + data, `--advertise is "0.0.0.0:1", which means nothing to a peer`},
+		{"serve --transport hptcp --bind 127.0.0.1:64999 --data-bind 127.0.0.1:64999 " + data, "--data-bind is \"127.0.0.1:64999\", but --bind listens on that port already"},
 		{"serve --lanes 65 x", "0 to 64"},
 		{"serve --kernel kqueue x", "auto, io_uring or epoll"},
 		{"get x", "--from is missing"},
@@ -83,7 +84,7 @@ func TestFailuresExitWithStatusOneAndSayWhatIsKnown(t *testing.T) {
 	inside("serve", control).want(t, exitFailed, "printable", "rename the file")
 	inside("serve", "--bind", "192.0.2.1:1", data).want(t, exitFailed, "class:  the system refused", "192.0.2.1:1")
 	s := startSource(t, data)
-	inside("serve", "--bind", s.Endpoint, data).want(t, exitFailed, "class:  the system refused", s.Endpoint)
+	inside("serve", "--bind", s.Endpoint, data).want(t, exitFailed, "class:  the system refused", "--bind: listen on "+s.Endpoint)
 }
 
 func TestFlagsAndOperandsComeInAnyOrder(t *testing.T) {

@@ -298,6 +298,9 @@ func (l *life) config() orbitte.Config {
 		SourceQueue: c.Int(faults.Queue), PeerSegments: c.Int(faults.PeerSegments), Notifications: c.Int(faults.Notifications),
 		NotificationQueue: uint64(c.Get(faults.NotificationQueue)), NotificationBytes: uint64(c.Get(faults.NotificationBytes)),
 	}
+	if limits.NotificationQueue > 0 { // the two are drawn apart, and Open refuses a queue that could never take the largest one
+		limits.NotificationQueue = max(limits.NotificationQueue, limits.NotificationBytes)
+	}
 	config := orbitte.Config{
 		Bind: l.slot.address.String(), Lanes: max(1, c.Int(faults.Lanes)), Progress: orbitte.Manual, Limits: limits,
 		TCPHostMemory:    orbitte.Placement(c.Get(faults.Placement)),
