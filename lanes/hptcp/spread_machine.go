@@ -56,10 +56,11 @@ func (s *spread) moved(bytes, nanoseconds uint64) {
 // rested: there was nothing to do, so the window begins anew.
 func (s *spread) rested() { s.bytes, s.nanoseconds = 0, 0 }
 
-// lower bounds the number further: the source does not take so many.
-func (s *spread) lower(limit int) {
-	s.limit = max(1, min(s.limit, limit))
-	s.count = min(s.count, s.limit)
+// lower takes streams back that could not be opened. More are tried again after the longest time: what is refused for a moment,
+// as by a firewall, is no limit of the source.
+func (s *spread) lower(count int) {
+	s.count = max(1, min(s.count, count))
+	s.trial, s.down, s.calm, s.wait = 0, false, calmMax, calmMax
 }
 
 func (s *spread) decide(rate uint64) {

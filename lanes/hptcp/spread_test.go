@@ -66,6 +66,26 @@ func TestStreamsFollowTheGain(t *testing.T) {
 	}
 }
 
+// Streams that could not be opened are not asked for again for long, and then they are: the reason may have passed.
+//
+// proves H-4
+func TestStreamsThatCouldNotBeOpenedAreTriedAgainMuchLater(t *testing.T) {
+	s := newSpread(4)
+	each := func(n int) uint64 { return 1000 * uint64(n) }
+	if feed(&s, 60, each); s.count < 3 {
+		t.Fatalf("%d streams", s.count)
+	}
+	s.lower(1)
+	for i, n := range feed(&s, calmMax-1, each) {
+		if n != 1 {
+			t.Fatalf("%d streams %d windows after that", n, i)
+		}
+	}
+	if feed(&s, 60, each); s.count < 3 {
+		t.Errorf("%d streams, though each gains and can be opened again", s.count)
+	}
+}
+
 // The streams of one peer are never more than the trailer says, this side allows, and processors there are; chunks
 // and credit are the smaller of both sides'.
 //
