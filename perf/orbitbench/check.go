@@ -57,7 +57,7 @@ func valueAlone(o, _ *figures.Sample) float64 { return o.Value }
 func (f *flags) check(ctx context.Context, b *bench, p *progress, o *output) error {
 	short := false
 	p.start = time.Now()
-	list := slices.DeleteFunc(examinations(f.options()), func(e examination) bool { return !e.wanted(f.only) })
+	list := f.examinations()
 	for i, e := range list {
 		left := checkTime - time.Since(p.start)
 		r := &runner{bench: b, rounds: e.rounds, window: e.window, progress: p, limit: share(list[i:], left), least: 3}
@@ -90,6 +90,11 @@ func (f *flags) check(ctx context.Context, b *bench, p *progress, o *output) err
 		return errShort
 	}
 	return nil
+}
+
+// examinations are those that settle a target that the user wants.
+func (f *flags) examinations() []examination {
+	return slices.DeleteFunc(examinations(f.options()), func(e examination) bool { return !e.wanted(f.only) })
 }
 
 // checkTime is what all examinations may take together; the last round of each may go beyond its share.

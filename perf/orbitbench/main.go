@@ -112,7 +112,7 @@ func (f *flags) set() *flag.FlagSet {
 	set.StringVar(&f.subject, "subject", "", "of the chosen groups measure only the subjects (several, maybe) whose name contains this, for a profiler")
 	set.StringVar(&f.kernel, "kernel", "auto", "auto, io_uring or epoll, where the kernel is not what varies")
 	set.StringVar(&f.out, "out", "", "write FILE.jsonl and FILE.html as well; in a folder that is there; a FILE.jsonl that is there is never written over")
-	set.StringVar(&f.peers, "peers", "", "program with gnet and grpc-go (perf/peers, built); empty: it is built")
+	set.StringVar(&f.peers, "peers", "", "program with gnet and grpc-go (perf/peers, built); empty: it is built where it is measured")
 	set.BoolVar(&f.full, "full", false, "bulk in every progress mode, on both kernels, in batches of one and of many")
 	set.BoolVar(&f.source, "source", false, "be the source process (used by the program itself)")
 	set.StringVar(&f.profile, "profile", "", "write a CPU profile of the measuring process to this file")
@@ -174,7 +174,7 @@ func (f *flags) findGroups() error {
 			return wrong("-only %q: no workload and no group has that in its name; orbitbench list names the workloads", word)
 		}
 	}
-	if len(narrowed(selected(f.options(), f.only), f.subject)) == 0 {
+	if len(f.groups(false)) == 0 {
 		return wrong("-subject %q: no subject of the chosen groups has that in its name; names are those of the table's first column", f.subject)
 	}
 	return nil
@@ -235,8 +235,12 @@ func (f *flags) measure(check bool) error {
 	}
 	defer b.close()
 	b.peers.path, b.brief = f.peers, check
-	p.show("building gnet and grpc-go (perf/peers)")
-	o.note(b, b.peers.build(ctx))
+	others := errUnneeded
+	if wanted(f.groups(check)) {
+		p.show("building gnet and grpc-go (perf/peers)")
+		others = b.peers.build(ctx)
+	}
+	o.note(b, others)
 	if check {
 		err = f.check(ctx, b, p, o)
 	} else {
@@ -268,7 +272,18 @@ func (f *flags) workloads(ctx context.Context, b *bench, p *progress, o *output)
 	}}
 	fmt.Println("* baseline: the best of a group's baselines over all rounds is what a ratio is held against, round by round;\n" +
 		"  p50 to p99.9 are times of one submission, whatever its size; rates are medians of the rounds, beside them the least and the greatest")
-	return r.run(ctx, narrowed(selected(f.options(), f.only), f.subject))
+	return r.run(ctx, f.groups(false))
+}
+
+// groups are those that a run measures.
+func (f *flags) groups(check bool) (list []group) {
+	if !check {
+		return narrowed(selected(f.options(), f.only), f.subject)
+	}
+	for _, e := range f.examinations() {
+		list = append(list, e.group)
+	}
+	return list
 }
 
 // selected are the groups that the user wants.

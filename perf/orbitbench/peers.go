@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/orbitte/orbitte/perf/baselines"
@@ -27,6 +28,16 @@ func usablePeers(path string) error {
 		return nil
 	}
 	return wrong("-peers %s is no program built from perf/peers; leave -peers out, and it is built (by hand: cd perf/peers && go build -o FILE .)", path)
+}
+
+// errUnneeded is why gnet and grpc-go have no version in a run that does not measure them.
+var errUnneeded = baselines.Absent("not needed: no chosen group measures it")
+
+// wanted is true exactly when a group measures gnet or grpc-go.
+func wanted(groups []group) bool {
+	return slices.ContainsFunc(groups, func(g group) bool {
+		return slices.ContainsFunc(g.subjects, func(s subject) bool { return s.others })
+	})
 }
 
 // build makes the program once; later calls have the same answer.
@@ -93,7 +104,7 @@ const gnetPieceMax = 1 << 20
 
 func gnetBulk(what byte, size uint64) subject {
 	return subject{
-		name: "gnet", axes: bulkAxes(what, size, 1), first: firstCount(size), most: int(8 << 30 / size),
+		name: "gnet", axes: bulkAxes(what, size, 1), first: firstCount(size), most: int(8 << 30 / size), others: true,
 		note: "server with buffers of 1 MiB; client is the raw loop, which asks for each block ahead",
 		measure: func(ctx context.Context, b *bench, n int) (s figures.Sample, err error) {
 			if err := b.peers.startGnet(ctx); err != nil {
@@ -120,7 +131,7 @@ func gnetBulk(what byte, size uint64) subject {
 
 func gnetLatency(size uint64) subject {
 	return subject{
-		name: "gnet", axes: bulkAxes(baselines.Pull, size, 1), first: 200, most: 200000, note: "server is gnet, client the raw loop, blocking",
+		name: "gnet", axes: bulkAxes(baselines.Pull, size, 1), first: 200, most: 200000, others: true, note: "server is gnet, client the raw loop, blocking",
 		measure: func(ctx context.Context, b *bench, n int) (s figures.Sample, err error) {
 			if err := b.peers.startGnet(ctx); err != nil {
 				return s, err
@@ -149,7 +160,7 @@ func grpcCall(what byte, size uint64, stream bool) subject {
 		axes.Operation = "READ"
 	}
 	return subject{
-		name: name, axes: axes, first: min(firstCount(size), 500), most: min(int(4<<30/size), 20000),
+		name: name, axes: axes, first: min(firstCount(size), 500), most: min(int(4<<30/size), 20000), others: true,
 		note: "bytes pass through its codec, no protobuf; windows of 64 MiB, buffers of 1 MiB",
 		measure: func(ctx context.Context, b *bench, n int) (s figures.Sample, err error) {
 			if err := b.peers.startGRPC(ctx); err != nil {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -83,7 +84,7 @@ func TestInterruptedRunSaysSoInEachOfItsResults(t *testing.T) {
 	const sent = syscall.SIGTERM // Ctrl-C goes the same way
 	base := filepath.Join(t.TempDir(), "run")
 	told := interrupted(t, sent, "-only", "pages", "-subject", "hptcp", "-rounds", "1", "-window", "1ms", "-out", base)
-	if strings.Contains(told, "pipe") || strings.Contains(told, "source process") || strings.Count(told, "interrupted: ") != 1 {
+	if strings.Contains(told, "pipe") || strings.Contains(told, "source process") || strings.Contains(told, "building") || strings.Count(told, "interrupted: ") != 1 {
 		t.Errorf("%v: told\n%s", sent, told)
 	}
 	file, err := os.Open(base + ".jsonl")
@@ -155,6 +156,30 @@ func TestClosingLineSaysHowTheRunEnded(t *testing.T) {
 		}
 		if got.Time, got.Load = "", ""; got != want {
 			t.Errorf("%v: %+v, want %+v", err, got, want)
+		}
+	}
+}
+
+// Programs of others are built where they are measured, not for a run of a single target without them.
+func TestGnetAndGRPCAreBuiltOnlyForWhoMeasuresThem(t *testing.T) {
+	for line, want := range map[string]bool{
+		"check": true, "check -only vs-grpc": true, "check -only hptcp-read,vs-gnet": true, "check -only hptcp-read": false, "check -only read-,tcp-,peers": false, "check -only vs-iperf3": false,
+		"": true, "-only latency": true, "-only bulk": true, "-only idle,pages,tools": false, "-only latency -subject orbitte": false, "-only latency -subject grpc": true,
+	} {
+		f, words, err := parse(strings.Fields(line), io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		groups := f.groups(len(words) > 0)
+		if got := wanted(groups); got != want || len(groups) == 0 {
+			t.Errorf("%q: built %v, want %v; %d groups", line, got, want, len(groups))
+		}
+		for _, g := range groups { // nobody needs them without saying so
+			for _, s := range g.subjects {
+				if named := strings.Contains(s.name, "gnet") || strings.Contains(s.name, "grpc"); named != s.others {
+					t.Errorf("%s: %s needs the program of others: %v", g.name, s.name, s.others)
+				}
+			}
 		}
 	}
 }

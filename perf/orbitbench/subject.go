@@ -22,6 +22,8 @@ type subject struct {
 	measure           func(ctx context.Context, b *bench, n int) (figures.Sample, error)
 	// stretch makes the window so many times longer, for programs whose start must not show; 0: once.
 	stretch int
+	// others is true for what needs the program with gnet and grpc-go (perf/peers).
+	others bool
 	// alone is true for what must not stay open beside others: its engines spin.
 	alone bool
 }
