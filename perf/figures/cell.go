@@ -37,8 +37,8 @@ type Cell struct {
 
 	Latency *Quantiles `json:"latency_us"` // all rounds in one histogram
 
-	PrepareMicros  float64 `json:"prepare_us"` // of one submission
-	PostMicros     float64 `json:"post_us"`
+	PrepareMicros  float64 `json:"prepare_us"` // the three are means over submissions by Submit and Wait (see Phases),
+	PostMicros     float64 `json:"post_us"`    // not over those of Latency, so they do not add up to its p50 or mean
 	TransferMicros float64 `json:"transfer_us"`
 
 	CPUPerGiB      float64 `json:"cpu_seconds_per_gib"` // both processes, user and system

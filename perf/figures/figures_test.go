@@ -284,7 +284,8 @@ func TestPageIsWellFormedAndNeedsNothingBesideIt(t *testing.T) {
 	if elements["script"]+elements["link"]+elements["img"]+elements["iframe"] > 0 || strings.Contains(text, "@import") || strings.Contains(text, "url(") {
 		t.Errorf("the page needs something beside it: %v", elements)
 	}
-	for _, want := range []string{"not installed &amp; &lt;gone&gt;", "class=\"short\"", "class=\"absent\"", "class=\"ok\"", "READ 64 B &lt;&amp;&gt;", "no rounds"} {
+	for _, want := range []string{"not installed &amp; &lt;gone&gt;", "class=\"short\"", "class=\"absent\"", "class=\"ok\"", "READ 64 B &lt;&amp;&gt;", "no rounds",
+		"<th>mean prepare µs</th><th>mean post</th><th>mean transfer</th>", "means of Submit and Wait, not of the timed submissions", ">mean 7.00 µs<", "the three do not add up to p50"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page does not say %q", want)
 		}

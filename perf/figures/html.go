@@ -116,7 +116,7 @@ func (g *groupView) draw() {
 		}
 		if c.PostMicros > 0 {
 			phases = append(phases, stackedRow{c.Subject, []part{{"prepare", c.PrepareMicros}, {"post", c.PostMicros}, {"transfer", c.TransferMicros}},
-				Number(c.PrepareMicros+c.PostMicros+c.TransferMicros) + " µs"})
+				"mean " + Number(c.PrepareMicros+c.PostMicros+c.TransferMicros) + " µs"})
 		}
 	}
 	if len(times) > 0 {
@@ -125,8 +125,8 @@ func (g *groupView) draw() {
 		g.Charts = append(g.Charts, barChart(g.Name, unitOf(g.Cells, figure), rows))
 	}
 	if len(phases) > 0 {
-		g.Charts = append(g.Charts, stackedChart(g.Name+": where a submission's time goes",
-			"shares of one submission, each of its own time: prepare (light), post (middle), transfer (dark)", phases))
+		g.Charts = append(g.Charts, stackedChart(g.Name+": where a submission's time goes, by Submit and Wait",
+			"means of Submit and Wait, not of the timed submissions: prepare (light), post (middle), transfer (dark)", phases))
 	}
 }
 

@@ -19,7 +19,9 @@ type Sample struct {
 	Usage  Usage
 }
 
-// Phases says where a submission's time went, as its caller sees it. Sums over Submissions.
+// Phases says where a submission's time went, as its caller sees it. Sums over Submissions, which are others than those that
+// Latency has: a caller sees the three parts of Submit and Wait only, while Latency has SubmitAndWait, where the caller may
+// do the lane's work itself.
 type Phases struct {
 	Submissions uint64
 	Prepare     time.Duration // the caller builds its list of requests

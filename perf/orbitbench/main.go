@@ -265,13 +265,17 @@ func endOf(err error) figures.End {
 // errInterrupted is an error since targets that were not measured are not met.
 var errInterrupted = errors.New("interrupted: what was measured until then was told, the rest was not measured")
 
+// legend says what the tables' columns are, and those of the page and the lines that have no room in a table.
+const legend = `* baseline: the best of a group's baselines over all rounds is what a ratio is held against, round by round;
+  p50 to p99.9 are times of one list of requests by SubmitAndWait, whatever its size; rates are medians of the rounds, beside them the least and the greatest;
+  prepare, post and transfer (page and JSON lines of -out) are means of a few other submissions, by Submit and Wait: they do not add up to p50`
+
 func (f *flags) workloads(ctx context.Context, b *bench, p *progress, o *output) error {
 	r := &runner{bench: b, rounds: f.rounds, window: f.window, progress: p, emit: func(group string, cells []*figures.Cell) error {
 		p.clear()
 		return errors.Join(figures.WriteTable(os.Stdout, group, cells), o.cells(cells))
 	}}
-	fmt.Println("* baseline: the best of a group's baselines over all rounds is what a ratio is held against, round by round;\n" +
-		"  p50 to p99.9 are times of one submission, whatever its size; rates are medians of the rounds, beside them the least and the greatest")
+	fmt.Println(legend)
 	return r.run(ctx, f.groups(false))
 }
 
