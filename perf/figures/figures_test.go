@@ -379,3 +379,24 @@ func TestPageSaysHowTheRunEnded(t *testing.T) {
 		}
 	}
 }
+
+// One round has no spread, and may be one that others disturbed: whoever reads its verdict must see that.
+func TestTargetOfOneRoundSaysSo(t *testing.T) {
+	for _, c := range []struct {
+		rounds, planned int
+		want            string
+	}{{1, 15, "short  (only 1 round of 15; 9 against 8 µs)"}, {1, 1, "short  (1 round; 9 against 8 µs)"}, {2, 15, "short  (1.20 to 1.30; 9 against 8 µs)"}, {0, 0, "short  (1.20 to 1.30; 9 against 8 µs)"}} {
+		target := Target{Name: "n", Bound: 1.15, AtMost: true, Measured: Spread{1.25, 1.2, 1.3}, Rounds: c.rounds, Planned: c.planned, Detail: "9 against 8 µs"}
+		if line := target.Line(); !strings.HasSuffix(line, c.want) {
+			t.Errorf("line %q, want %q at the end", line, c.want)
+		}
+		var b bytes.Buffer
+		must(t, WriteHTML(&b, &Run{Targets: []Target{target}}))
+		if told := strings.Contains(b.String(), "<td>"+target.SpreadText()+"</td>"); told != (c.rounds == 1) {
+			t.Errorf("%d of %d rounds: the page says %q: %v", c.rounds, c.planned, target.SpreadText(), told)
+		}
+	}
+	if line := (&Target{Name: "n", Rounds: 1, Planned: 1}).Line(); !strings.HasSuffix(line, " (1 round)") {
+		t.Errorf("line %q", line)
+	}
+}

@@ -10,9 +10,11 @@ type Target struct {
 	Bound    float64 `json:"bound"`
 	AtMost   bool    `json:"at_most"` // the bound is an upper one
 	Measured Spread  `json:"measured"`
-	Absent   string  `json:"absent,omitempty"` // why it could not be measured
-	Failed   string  `json:"failed,omitempty"` // why the engine's own side could not: then the target is short
-	Detail   string  `json:"detail,omitempty"` // both sides' figures
+	Rounds   int     `json:"rounds,omitempty"`  // that Measured is made of
+	Planned  int     `json:"planned,omitempty"` // rounds that there are when time allows
+	Absent   string  `json:"absent,omitempty"`  // why it could not be measured
+	Failed   string  `json:"failed,omitempty"`  // why the engine's own side could not: then the target is short
+	Detail   string  `json:"detail,omitempty"`  // both sides' figures
 }
 
 // Verdict is "ok", "short" or "absent".
@@ -45,8 +47,22 @@ func (t *Target) Line() string {
 	if t.Failed != "" {
 		return fmt.Sprintf("%-28s %12s %14s  %-6s (%s)", t.Name, "-", t.BoundText(), "short", t.Failed)
 	}
-	m := t.Measured
-	return fmt.Sprintf("%-28s %12s %14s  %-6s (%s to %s; %s)", t.Name, Number(m.Median)+unit(t.Unit), t.BoundText(), t.Verdict(), Number(m.Low), Number(m.High), t.Detail)
+	detail := t.SpreadText()
+	if t.Detail != "" {
+		detail += "; " + t.Detail
+	}
+	return fmt.Sprintf("%-28s %12s %14s  %-6s (%s)", t.Name, Number(t.Measured.Median)+unit(t.Unit), t.BoundText(), t.Verdict(), detail)
+}
+
+// SpreadText is the least and the greatest of the rounds; one round has no spread, and says so instead.
+func (t *Target) SpreadText() string {
+	switch {
+	case t.Rounds == 1 && t.Planned > 1:
+		return fmt.Sprintf("only 1 round of %d", t.Planned)
+	case t.Rounds == 1:
+		return "1 round"
+	}
+	return Number(t.Measured.Low) + " to " + Number(t.Measured.High)
 }
 
 func unit(u string) string {

@@ -1,9 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"io"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -53,48 +57,115 @@ var (
 
 func valueAlone(o, _ *figures.Sample) float64 { return o.Value }
 
-// check measures the targets and prints a line each.
-func (f *flags) check(ctx context.Context, b *bench, p *progress, o *output) error {
-	short := false
+// check measures the targets, and tells a line each and one about all.
+func (f *flags) check(ctx context.Context, b *bench, p *progress, o *output, told io.Writer) error {
 	p.start = time.Now()
+	c := &checking{r: runner{bench: b, progress: p}, out: o, told: told}
+	c.tally = tally{cpus: runtime.NumCPU(), before: o.run.Machine.Load, verdicts: map[string]int{}}
 	list := f.examinations()
-	for i, e := range list {
-		left := checkTime - time.Since(p.start)
-		r := &runner{bench: b, rounds: e.rounds, window: e.window, progress: p, limit: share(list[i:], left), least: 3}
-		if left < checkTime/10 {
-			r.least = 1 // an overloaded machine: better few rounds than no end
-		}
-		entries := r.measure(ctx, e.group, "check")
-		p.clear()
-		if err := o.cells(cellsOf(e.group, entries)); err != nil || ctx.Err() != nil {
-			return err
-		}
-		for _, a := range e.aims {
-			if f.only != "" && !matchesAny(a.name, f.only) {
-				continue
-			}
-			t := a.judge(entries)
-			fmt.Println(t.Line())
-			short = short || t.Verdict() == "short"
-			if err := o.target(t); err != nil {
-				return err
-			}
-		}
-		if err := r.close(e.group); err != nil {
-			return err
+	for i := range list {
+		c.tally.all += len(list[i].aims)
+	}
+	var err error
+	for i := range list {
+		if err = c.examine(ctx, list[i:]); err != nil || ctx.Err() != nil {
+			break
 		}
 	}
 	p.clear()
-	fmt.Printf("measured in %.0f s\n", time.Since(p.start).Seconds())
-	if short {
+	c.tally.took, c.tally.after = time.Since(p.start), load()
+	fmt.Fprintln(told, c.tally.line())
+	if err == nil && c.tally.verdicts["short"] > 0 {
 		return errShort
 	}
-	return nil
+	return err
 }
 
-// examinations are those that settle a target that the user wants.
-func (f *flags) examinations() []examination {
-	return slices.DeleteFunc(examinations(f.options()), func(e examination) bool { return !e.wanted(f.only) })
+// checking is a check under way.
+type checking struct {
+	r     runner
+	out   *output
+	told  io.Writer
+	tally tally
+}
+
+// examine settles the first of the examinations that are left.
+func (c *checking) examine(ctx context.Context, list []examination) error {
+	e, r := &list[0], &c.r
+	left := checkTime - time.Since(r.progress.start)
+	r.rounds, r.window, r.limit, r.least = e.rounds, e.window, share(list, left), 3
+	if left < checkTime/10 {
+		r.least = 1 // an overloaded machine: better few rounds than no end
+	}
+	entries := r.measure(ctx, e.group, "check")
+	r.progress.clear()
+	if err := c.out.cells(cellsOf(e.group, entries)); err != nil || ctx.Err() != nil {
+		return err
+	}
+	for i := range e.aims {
+		t := e.judge(&e.aims[i], entries)
+		c.tally.verdicts[t.Verdict()]++
+		fmt.Fprintln(c.told, t.Line())
+		if err := c.out.target(t); err != nil {
+			return err
+		}
+	}
+	return r.close(e.group)
+}
+
+// examinations are those that settle a target that the user wants, with such targets alone.
+func (f *flags) examinations() (list []examination) {
+	for _, e := range examinations(f.options()) {
+		e.aims = slices.DeleteFunc(e.aims, func(a aim) bool { return f.only != "" && !matchesAny(a.name, f.only) })
+		if len(e.aims) > 0 {
+			list = append(list, e)
+		}
+	}
+	return list
+}
+
+// tally is what a check says of all its targets.
+type tally struct {
+	all           int
+	verdicts      map[string]int
+	took          time.Duration
+	cpus          int
+	before, after string // load averages
+}
+
+// line says how many targets are ok, whether the machine was fit for it, and where to read on.
+func (t *tally) line() string {
+	text := fmt.Sprintf("%d of %d targets ok", t.verdicts["ok"], t.all)
+	for _, verdict := range []string{"short", "absent"} {
+		if n := t.verdicts[verdict]; n > 0 {
+			text += fmt.Sprintf(", %d %s", n, verdict)
+		}
+	}
+	if left := t.all - t.verdicts["ok"] - t.verdicts["short"] - t.verdicts["absent"]; left > 0 {
+		text += fmt.Sprintf(", %d not measured", left)
+	}
+	text += fmt.Sprintf(", in %.0f s; load %s at the start, %s at the end, on %d CPUs", t.took.Seconds(), lastMinute(t.before), lastMinute(t.after), t.cpus)
+	if busy(t.before, t.cpus) {
+		text += fmt.Sprintf(" (above %s at the start: busy, which makes figures like these worthless; run it again when all else has been quiet for a minute)", figures.Number(busyAbove(t.cpus)))
+	}
+	return text + "; why some are known to be short: perf/results/, the newest file …-targets.md"
+}
+
+// busyAbove is the load above which a machine counts as busy: half of its processors. Load is how many threads wanted one, on
+// average over the last minute or so, and the two sides of a ratio want one each. Above half, others have had on two processors
+// more than half of what both sides want; on more there is room for both, but caches, memory and clock are clearly shared.
+// What a quiet machine begins with is below: go run that compiled for 20 s on n processors leaves n·(1-e^(-20/60)) = 0.28·n.
+func busyAbove(cpus int) float64 { return float64(cpus) / 2 }
+
+func busy(averages string, cpus int) bool {
+	v, err := strconv.ParseFloat(lastMinute(averages), 64)
+	return err == nil && v > busyAbove(cpus)
+}
+
+// lastMinute is the first of three load averages.
+func lastMinute(averages string) string {
+	first, _, _ := strings.Cut(averages, " ")
+	return cmp.Or(first, "unknown")
 }
 
 // checkTime is what all examinations may take together; the last round of each may go beyond its share.
@@ -116,15 +187,6 @@ func (e *examination) part() time.Duration {
 	return e.limit
 }
 
-func (e *examination) wanted(only string) bool {
-	for _, a := range e.aims {
-		if only == "" || matchesAny(a.name, only) {
-			return true
-		}
-	}
-	return false
-}
-
 func matchesAny(name, only string) bool {
 	for word := range strings.SplitSeq(only, ",") {
 		if strings.Contains(name, strings.TrimSpace(word)) {
@@ -132,6 +194,13 @@ func matchesAny(name, only string) bool {
 		}
 	}
 	return false
+}
+
+// judge makes the verdict on one of the examination's targets.
+func (e *examination) judge(a *aim, entries []*entry) figures.Target {
+	t := a.judge(entries)
+	t.Planned = e.rounds
+	return t
 }
 
 // judge makes the verdict of what was measured.
@@ -169,18 +238,25 @@ func (a *aim) judge(entries []*entry) figures.Target {
 		}
 	}
 	t.Measured = figures.SpreadOf(measured)
-	t.Detail = fmt.Sprintf("%d rounds", len(measured))
-	if len(measured) == 1 {
-		t.Detail = "1 round"
-	}
-	if len(right) > 0 {
-		t.Detail = strings.TrimRight(fmt.Sprintf("%s against %s %s", figures.Number(figures.Median(left)), figures.Number(figures.Median(right)), a.figure.unit), " ") + ", " + t.Detail
-	}
-	t.Detail += chosen(ours, mine) + chosen(theirs, yours)
+	t.Rounds = len(measured)
+	t.Detail = a.detail(left, right) + chosen(ours, mine) + chosen(theirs, yours)
 	if len(a.reference) == 2 {
 		t.Detail += a.referenceText(entries)
 	}
+	t.Detail = strings.TrimPrefix(t.Detail, "; ")
 	return t
+}
+
+// detail is both sides' medians and the number of rounds; of a single one the line says that before (Target.SpreadText).
+func (a *aim) detail(left, right []float64) string {
+	var parts []string
+	if len(right) > 0 {
+		parts = append(parts, strings.TrimRight(fmt.Sprintf("%s against %s %s", figures.Number(figures.Median(left)), figures.Number(figures.Median(right)), a.figure.unit), " "))
+	}
+	if len(left) > 1 {
+		parts = append(parts, fmt.Sprintf("%d rounds", len(left)))
+	}
+	return strings.Join(parts, ", ")
 }
 
 func (a *aim) referenceText(entries []*entry) string {

@@ -242,7 +242,7 @@ func (f *flags) measure(check bool) error {
 	}
 	o.note(b, others)
 	if check {
-		err = f.check(ctx, b, p, o)
+		err = f.check(ctx, b, p, o, os.Stdout)
 	} else {
 		err = f.workloads(ctx, b, p, o)
 	}

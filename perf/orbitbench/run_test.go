@@ -183,3 +183,46 @@ func TestGnetAndGRPCAreBuiltOnlyForWhoMeasuresThem(t *testing.T) {
 		}
 	}
 }
+
+func TestVerdictOfOneRoundSaysSo(t *testing.T) {
+	e := examination{rounds: 21}
+	a := aim{name: "n", bound: 0.8, ours: []string{"a"}, theirs: []string{"x"}, figure: rateOf}
+	target := e.judge(&a, []*entry{fakeEntry("a", 1), fakeEntry("x", 2)})
+	if line := target.Line(); !strings.HasSuffix(line, " short  (only 1 round of 21; 1.00 against 2.00 GB/s)") {
+		t.Errorf("line %q", line)
+	}
+	target = e.judge(&a, []*entry{fakeEntry("a", 1, 1), fakeEntry("x", 2, 2)})
+	if line := target.Line(); !strings.HasSuffix(line, " short  (0.50 to 0.50; 1.00 against 2.00 GB/s, 2 rounds)") {
+		t.Errorf("line %q", line)
+	}
+}
+
+func TestCheckEndsWithALineAboutAllTargets(t *testing.T) {
+	const rest = "; why some are known to be short: perf/results/, the newest file …-targets.md"
+	for _, c := range []struct {
+		tally tally
+		want  string
+	}{
+		{tally{all: 25, verdicts: map[string]int{"ok": 15, "short": 9, "absent": 1}, took: 52 * time.Second, cpus: 2, before: "1.00 2 3", after: "2.10 2 3"},
+			"15 of 25 targets ok, 9 short, 1 absent, in 52 s; load 1.00 at the start, 2.10 at the end, on 2 CPUs" + rest},
+		{tally{all: 3, verdicts: map[string]int{"ok": 2}, cpus: 2, before: "1.01 2 3", after: "0.50 2 3"},
+			"2 of 3 targets ok, 1 not measured, in 0 s; load 1.01 at the start, 0.50 at the end, on 2 CPUs (above 1.00 at the start: busy, which makes figures like these worthless; run it again when all else has been quiet for a minute)" + rest},
+		{tally{all: 1, cpus: 64, before: "20 2 3"}, "0 of 1 targets ok, 1 not measured, in 0 s; load 20 at the start, unknown at the end, on 64 CPUs" + rest},
+	} {
+		if got := c.tally.line(); got != c.want {
+			t.Errorf("told\n%s, want\n%s", got, c.want)
+		}
+	}
+}
+
+// An interrupted check says how far it came.
+func TestInterruptedCheckEndsWithThatLineToo(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var told strings.Builder
+	f := &flags{only: "tcp-read,hptcp-write", kernel: "auto"}
+	err := f.check(ctx, &bench{brief: true}, &progress{to: io.Discard}, &output{}, &told)
+	if text := told.String(); err != nil || !strings.HasPrefix(text, "0 of 4 targets ok, 4 not measured, in 0 s; load unknown at the start, ") || strings.Count(text, "\n") != 1 {
+		t.Errorf("%v; told\n%s", err, text)
+	}
+}
