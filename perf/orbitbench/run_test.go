@@ -226,3 +226,32 @@ func TestInterruptedCheckEndsWithThatLineToo(t *testing.T) {
 		t.Errorf("%v; told\n%s", err, text)
 	}
 }
+
+// Whoever looks for today's figures finds them in the first row of the table, not among nine sets of runs.
+func TestResultsNameTheirNewestCheck(t *testing.T) {
+	files, err := filepath.Glob("../results/*-check*.jsonl")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d checks, %v", len(files), err)
+	}
+	newest, made, commit := "", "", ""
+	for _, path := range files {
+		file, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		run, err := figures.ReadRun(file)
+		file.Close()
+		if err != nil {
+			t.Errorf("%s: %v", path, err)
+		} else if !strings.Contains(run.Machine.Command, "-only") && run.Machine.Time > made {
+			newest, made, commit = filepath.Base(path), run.Machine.Time, run.Machine.Commit
+		}
+	}
+	text, err := os.ReadFile("../results/README.md")
+	if want := "| the newest check of all 25 targets | `" + newest + "` | " + commit + " |"; err != nil || !strings.Contains(string(text), want) {
+		t.Errorf("perf/results/README.md has no row %q; %v", want, err)
+	}
+	if lines := strings.Count(string(text), "\n"); lines > 40 {
+		t.Errorf("perf/results/README.md has %d lines; what was found belongs into a dated file beside it", lines)
+	}
+}
