@@ -82,7 +82,8 @@ func TestPreflightRefusesBeforeAnyEffect(t *testing.T) {
 		"remote overflow":     {change(func(r *Request) { r.Remote = ^uint64(0) - 10 }), ErrInvalid},
 		"local overflow":      {change(func(r *Request) { r.Local = ^uint64(0) - 10 }), ErrInvalid},
 		"payload limit":       {change(func(r *Request) { r.Length = 8<<20 + 1 }), ErrExhausted},
-		"absurd length":       {change(func(r *Request) { r.Length = ^uint64(0) }), ErrExhausted},
+		"absurd length":       {change(func(r *Request) { r.Length = ^uint64(0) }), ErrInvalid},
+		"no transport":        {change(func(r *Request) { r.Transport = 9 }), ErrInvalid},
 	} {
 		report, err := s.requester.SubmitAndWait(soon(t), []Request{good, c.request})
 		own := wants(t, err, c.class)
