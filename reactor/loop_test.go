@@ -176,6 +176,7 @@ func TestEventDrivenLoopBlocksWhenIdle(t *testing.T) {
 
 // proves L-4: adaptive spins for its time after work and then blocks. field case F-51
 func TestAdaptiveLoopSpinsThenBlocks(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2)) // on the only processor no loop spins
 	k := newFakeKernel()
 	k.step = int64(time.Microsecond)
 	l := NewLoop(k, Options{Mode: Adaptive, Spin: 20 * time.Microsecond})
