@@ -20,6 +20,7 @@ type hole struct {
 	listener net.Listener
 	target   string
 	up, down atomic.Int64 // bytes still let through, towards the source and back; negative: all
+	lost     atomic.Int64 // bytes that vanished
 	mu       sync.Mutex
 	open     []net.Conn
 	wait     sync.WaitGroup
@@ -86,8 +87,10 @@ func (h *hole) pump(from, to net.Conn, left *atomic.Int64) {
 			return
 		}
 		if allowed := left.Load(); allowed >= 0 {
-			n = min(n, int(allowed))
-			left.Store(allowed - int64(n))
+			through := min(n, int(allowed))
+			left.Store(allowed - int64(through))
+			h.lost.Add(int64(n - through))
+			n = through
 		}
 		if _, err := to.Write(b[:n]); err != nil {
 			return
@@ -169,7 +172,28 @@ type holeCase struct {
 	segment *orbitte.Segment
 }
 
+// run attempts a step until something of it has vanished: on a busy machine the deadline may come before. That attempt
+// ends by its deadline as well, and how far it came is not known; the next one has a hole of its own.
 func (c *holeCase) run(step swallowed) {
+	for n := 0; !c.vanishes(step); n++ {
+		if n == 20 {
+			c.t.Fatal("the step was never reached before its deadline")
+		}
+		c.closeSegment()
+		c.hole = newHole(c.t, c.src.Endpoint)
+	}
+	c.hole.allow(-1, -1)
+	if _, err := c.attempt(step.do, 20*time.Second); err != nil {
+		c.t.Errorf("after the hole: %v", err)
+	}
+	if step.do == "read" && !stamped(c.local.Bytes(), c.src.Epoch) {
+		c.t.Error("after the hole: the page read is not the source's")
+	}
+	c.closeSegment()
+}
+
+// vanishes says whether the hole had something of the step. The attempt ends by its deadline either way.
+func (c *holeCase) vanishes(step swallowed) bool {
 	c.segment = openSegment(c.t, c.e, c.hole.endpoint(), c.src.Epoch)
 	stamp(c.local.Bytes(), orbitte.Epoch{7: 1})
 	c.hole.allow(step.up, step.down)
@@ -181,19 +205,19 @@ func (c *holeCase) run(step swallowed) {
 	if !errors.Is(err, orbitte.ErrDeadline) {
 		c.t.Errorf("got %v, want %v", err, orbitte.ErrDeadline)
 	}
-	if remote != step.remote {
-		c.t.Errorf("remote effect %v, want %v", remote, step.remote)
-	}
 	if !stamped(c.local.Bytes(), orbitte.Epoch{7: 1}) {
 		c.t.Error("the local range was changed")
 	}
-	c.hole.allow(-1, -1)
-	if _, err := c.attempt(step.do, 20*time.Second); err != nil {
-		c.t.Errorf("after the hole: %v", err)
+	if c.hole.lost.Load() == 0 {
+		return false
 	}
-	if step.do == "read" && !stamped(c.local.Bytes(), c.src.Epoch) {
-		c.t.Error("after the hole: the page read is not the source's")
+	if remote != step.remote {
+		c.t.Errorf("remote effect %v, want %v", remote, step.remote)
 	}
+	return true
+}
+
+func (c *holeCase) closeSegment() {
 	if err := within(20*time.Second, func(ctx context.Context) error { return c.e.CloseSegment(ctx, c.segment) }); err != nil {
 		c.t.Error(err)
 	}
