@@ -100,7 +100,8 @@ func (o *Operations) Add(op *reactor.Operation) int32 {
 		o.free = o.records[slot].next
 	}
 	asked := asked(op)
-	o.records[slot] = Record{Operation: *op, Asked: asked, Large: asked > SmallBytes, next: NoSlot}
+	r := &o.records[slot] // which Remove has emptied
+	r.Operation, r.Asked, r.Large, r.next = *op, asked, asked > SmallBytes, NoSlot
 	o.tickets[slot] = op.Ticket
 	o.used[slot] = true
 	o.live++

@@ -174,7 +174,9 @@ func (r *Ring) PeekBatchCQE(out []CompletionEvent) int {
 	for i := range n {
 		out[i] = r.cqes[(head+uint32(i))&r.cqMask]
 	}
-	atomic.StoreUint32(r.cqHead, head+uint32(n))
+	if n > 0 {
+		atomic.StoreUint32(r.cqHead, head+uint32(n))
+	}
 	return n
 }
 
