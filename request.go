@@ -197,13 +197,13 @@ func (t *resolved) resolve(e *Engine, r *Request) error {
 	if err != nil {
 		return r.stray(err, "local", e.covers, r.Local)
 	}
-	placing := e.placingOf(r, local, &region)
+	placing := e.placingOf(r, local, region)
 	err = placing.refuse(r.Transport)
 	if err == nil && r.RemoteSlots > 0 && !placing.there {
 		err = &Error{Class: ErrUnavailable, Cause: errNothingStaged}
 	}
 	if err == nil && r.Transport == TransportHPTCP {
-		err = optedIn(r.Segment, &region)
+		err = optedIn(r.Segment, region)
 	}
 	if err != nil {
 		local.Return()

@@ -548,7 +548,7 @@ func TestUnequalPayloadLimitsAreRespectedOnBothSides(t *testing.T) {
 		if limits[0] > limits[1] {
 			continue
 		}
-		d := s.segment.view().Descriptor() // a requester that believes in more than the source serves
+		d := *s.segment.view().Descriptor() // a requester that believes in more than the source serves
 		d.Capabilities.TransferBytesMax = 1 << 20
 		remote, err := segments.NewRemote(s.segment.endpoint, s.segment.epoch, d)
 		must(t, err)

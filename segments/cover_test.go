@@ -58,7 +58,7 @@ func TestCoverAgreesWithTheDefinition(t *testing.T) {
 			switch {
 			case !asked.Valid() && !errors.Is(err, ErrRange), asked.Valid() && want < 0 && !errors.Is(err, ErrUncovered):
 				t.Fatalf("%v: %v", asked, err)
-			case want >= 0 && (err != nil || extentOf(&got) != regions[want] || offset != asked.Start-regions[want].Start):
+			case want >= 0 && (err != nil || extentOf(got) != regions[want] || offset != asked.Start-regions[want].Start):
 				t.Fatalf("%v: %+v at %d, %v; want %v", asked, got, offset, err, regions[want])
 			}
 		}

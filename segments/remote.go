@@ -45,22 +45,22 @@ func (r *Remote) Endpoint() string { return r.endpoint }
 // Epoch names the life of the peer that the descriptor belongs to.
 func (r *Remote) Epoch() netproto.Epoch { return r.epoch }
 
-// Descriptor is what the peer published. Its slices are shared: read only.
-func (r *Remote) Descriptor() netproto.Descriptor { return r.descriptor }
+// Descriptor is what the peer published. It is shared: read only.
+func (r *Remote) Descriptor() *netproto.Descriptor { return &r.descriptor }
 
 // Cover resolves a remote address range to the first region that covers it whole, in the order of SPEC M-7, and
-// the offset in it. Errors: *RangeError when the range overflows, *Uncovered. No allocation unless it fails.
-func (r *Remote) Cover(address, length uint64) (netproto.Region, uint64, error) {
+// the offset in it. The region is shared: read only. Errors: *RangeError when the range overflows, *Uncovered. No allocation unless it fails.
+func (r *Remote) Cover(address, length uint64) (*netproto.Region, uint64, error) {
 	asked := Range{address, length}
 	if !asked.Valid() {
-		return netproto.Region{}, 0, overflow(asked)
+		return nil, 0, overflow(asked)
 	}
 	i, ok := r.order.cover(asked)
 	if !ok {
-		return netproto.Region{}, 0, &Uncovered{Owner: r.endpoint, Asked: asked}
+		return nil, 0, &Uncovered{Owner: r.endpoint, Asked: asked}
 	}
 	region := r.at(i)
-	return *region, address - region.Base, nil
+	return region, address - region.Base, nil
 }
 
 // at is the region at a position of the index.
