@@ -100,7 +100,7 @@ func (k *fakeKernel) finish(c Completion) { k.ready = append(k.ready, c) }
 
 type handlerFunc func(Event)
 
-func (f handlerFunc) Complete(e Event) { f(e) }
+func (f handlerFunc) Complete(e *Event) { f(*e) }
 
 type timerFunc func(*Timer, Instant)
 

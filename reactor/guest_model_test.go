@@ -197,7 +197,7 @@ type stagedCall struct {
 }
 
 func (c *stagedCall) Receive(*Letter, Instant) { c.loop.Submit(Operation{Kind: Watch}, c) }
-func (c *stagedCall) Complete(Event)           { c.done = true }
+func (c *stagedCall) Complete(*Event)          { c.done = true }
 
 func (c *stagedCall) Over() bool {
 	c.kernel.point("Over", nil)

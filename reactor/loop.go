@@ -114,6 +114,7 @@ type Loop struct {
 	phase   phase
 	window  int // completions to ask for; shrinks when they are large
 	out     []Completion
+	event   Event     // of which a handler is told; one place serves all
 	scratch Operation // the kernel copies operations; one place serves all submissions
 	tickets ticketTable
 	timers  timerHeap
@@ -365,15 +366,14 @@ func (l *Loop) fallAsleep() bool {
 func (l *Loop) complete(n int) bool {
 	moved := 0
 	for i := range l.out[:n] {
-		completion := l.out[i]
-		l.out[i] = Completion{}
-		handler, kind := l.tickets.end(completion.Ticket)
+		handler, kind := l.tickets.end(l.out[i].Ticket)
 		if handler == nil {
 			l.counts.stale.add(1)
 			continue
 		}
-		moved += completion.N
-		handler.Complete(Event{Completion: completion, Kind: kind})
+		moved += l.out[i].N
+		l.event.Completion, l.event.Kind = l.out[i], kind
+		handler.Complete(&l.event)
 	}
 	l.counts.completions.add(uint64(n))
 	l.counts.bytes.add(uint64(moved))

@@ -381,7 +381,7 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 	l := manualLoop(t, k, Options{})
 	s := &steady{loop: l}
 	for range 50 {
-		s.Complete(Event{})
+		s.Complete(&Event{})
 	}
 	l.Arm(&s.timer, 0, s)
 	_ = l.Post(&s.letter, s)
@@ -404,7 +404,7 @@ type steady struct {
 	buffer [64]byte
 }
 
-func (s *steady) Complete(Event) {
+func (s *steady) Complete(*Event) {
 	t := s.loop.Submit(Operation{Kind: Send, Buffers: [2][]byte{s.buffer[:4], s.buffer[4:]}}, s)
 	s.loop.Cancel(t ^ 1<<40) // stale
 }

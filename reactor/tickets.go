@@ -3,9 +3,9 @@ package reactor
 import "math"
 
 // Handler is told the end of an operation. Complete runs on the loop's thread, inside Turn; it may
-// submit, cancel, arm and post, and must not block.
+// submit, cancel, arm and post, and must not block. The event is the loop's, and good until Complete returns.
 type Handler interface {
-	Complete(Event)
+	Complete(*Event)
 }
 
 // Event is the end of one operation together with what it was.

@@ -63,7 +63,7 @@ func (l *Listener) Start() {
 func (l *Listener) Expire(*reactor.Timer, reactor.Instant) { l.Start() }
 
 // Complete takes an accepted connection, or an error (reactor.Handler).
-func (l *Listener) Complete(e reactor.Event) {
+func (l *Listener) Complete(e *reactor.Event) {
 	l.ticket = 0
 	if e.Err == nil {
 		l.accepted(e.Descriptor, e.Address)

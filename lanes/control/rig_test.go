@@ -196,7 +196,7 @@ type wire struct {
 }
 
 // Complete (reactor.Handler).
-func (w *wire) Complete(e reactor.Event) { w.event, w.answered = e, true }
+func (w *wire) Complete(e *reactor.Event) { w.event, w.answered = *e, true }
 
 func (w *wire) do(op reactor.Operation) reactor.Event {
 	w.rig.t.Helper()

@@ -364,7 +364,7 @@ func (s *Stream) settle() {
 }
 
 // Complete takes the kernel's word (reactor.Handler).
-func (s *Stream) Complete(e reactor.Event) {
+func (s *Stream) Complete(e *reactor.Event) {
 	switch e.Kind {
 	case reactor.Connect:
 		s.out.ticket = 0
@@ -387,7 +387,7 @@ func (s *Stream) Complete(e reactor.Event) {
 }
 
 // proceed goes on with a stream that is not ending.
-func (s *Stream) proceed(e reactor.Event) {
+func (s *Stream) proceed(e *reactor.Event) {
 	switch {
 	case e.Kind == reactor.Watch:
 		s.watched(e)
@@ -434,7 +434,7 @@ func (s *Stream) follow() {
 }
 
 // watched handles the end of a watch, which may have been cancelled, or cancelled and wanted again.
-func (s *Stream) watched(e reactor.Event) {
+func (s *Stream) watched(e *reactor.Event) {
 	if !s.watching {
 		return
 	}

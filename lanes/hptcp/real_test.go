@@ -140,7 +140,7 @@ type rawEnd struct {
 }
 
 // Complete (reactor.Handler).
-func (e *rawEnd) Complete(x reactor.Event) {
+func (e *rawEnd) Complete(x *reactor.Event) {
 	e.done += x.N
 	if e.done >= e.total || x.Err != nil {
 		e.ended <- struct{}{}
@@ -201,7 +201,7 @@ func newRawStream(b *testing.B, open func(testing.TB) reactor.Kernel, from, to [
 type tell chan reactor.Event
 
 // Complete (reactor.Handler).
-func (c tell) Complete(e reactor.Event) { c <- e }
+func (c tell) Complete(e *reactor.Event) { c <- *e }
 
 // move moves everything once.
 func (r *rawStream) move(b *testing.B) {

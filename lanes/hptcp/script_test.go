@@ -19,7 +19,7 @@ type wire struct {
 }
 
 // Complete (reactor.Handler).
-func (w *wire) Complete(e reactor.Event) { w.event, w.answered, w.ticket = e, true, 0 }
+func (w *wire) Complete(e *reactor.Event) { w.event, w.answered, w.ticket = *e, true, 0 }
 
 // do submits one operation and lets the world go on until it has ended.
 func (w *wire) do(op reactor.Operation) reactor.Event {

@@ -336,7 +336,7 @@ func (s *stream) settle() {
 }
 
 // Complete takes the kernel's word (reactor.Handler).
-func (s *stream) Complete(e reactor.Event) {
+func (s *stream) Complete(e *reactor.Event) {
 	switch e.Kind {
 	case reactor.Connect:
 		s.sending = 0
@@ -357,7 +357,7 @@ func (s *stream) Complete(e reactor.Event) {
 }
 
 // proceed goes on with a stream that is not ending.
-func (s *stream) proceed(e reactor.Event) {
+func (s *stream) proceed(e *reactor.Event) {
 	cancelled := false
 	if e.Kind == reactor.Receive && s.aborted {
 		s.aborted, cancelled = false, e.Err == syscall.ECANCELED

@@ -202,7 +202,7 @@ func (w *deviceWatch) watch() {
 }
 
 // Complete takes the events of the device (reactor.Handler).
-func (w *deviceWatch) Complete(e reactor.Event) {
+func (w *deviceWatch) Complete(e *reactor.Event) {
 	w.ticket = 0
 	m := w.monitor
 	if m.stopped {

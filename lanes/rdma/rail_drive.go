@@ -226,7 +226,7 @@ func (r *Rail) rewatch() {
 }
 
 // Complete takes the events of the channel (reactor.Handler). They are only hints: the queues are looked at.
-func (r *Rail) Complete(e reactor.Event) {
+func (r *Rail) Complete(e *reactor.Event) {
 	r.watch = 0
 	switch {
 	case r.rails.fenced && e.Err != nil: // cancelled by the end of the rails

@@ -218,7 +218,7 @@ func (s *Stage) guard() {
 }
 
 // Complete: callbacks have run, or the watch was cancelled (reactor.Handler).
-func (s *Stage) Complete(e reactor.Event) {
+func (s *Stage) Complete(e *reactor.Event) {
 	s.watch = 0
 	err := e.Err
 	if err == nil {

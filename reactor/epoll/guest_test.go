@@ -181,7 +181,7 @@ func (f expiry) Expire(*reactor.Timer, reactor.Instant) { f() }
 
 type answer func(reactor.Event)
 
-func (f answer) Complete(e reactor.Event) { f(e) }
+func (f answer) Complete(e *reactor.Event) { f(*e) }
 
 // While a guest waits for an answer that takes its time, the host sleeps.
 //

@@ -69,7 +69,7 @@ func (e *echo) submit(kind reactor.Kind, b []byte) {
 	e.loop.Submit(reactor.Operation{Kind: kind, Descriptor: e.stream, Buffers: [2][]byte{b}}, e)
 }
 
-func (e *echo) Complete(ev reactor.Event) {
+func (e *echo) Complete(ev *reactor.Event) {
 	if !e.quiet {
 		e.log("%d %s kind %d n %d err %v", e.loop.Now(), e.loop.Stats().Name, ev.Kind, ev.N, ev.Err)
 	}
@@ -252,10 +252,10 @@ type countingHandler struct {
 	on    func(reactor.Event)
 }
 
-func (h *countingHandler) Complete(ev reactor.Event) {
+func (h *countingHandler) Complete(ev *reactor.Event) {
 	h.count++
 	if h.on != nil {
-		h.on(ev)
+		h.on(*ev)
 	}
 }
 
