@@ -277,7 +277,8 @@ func (l *Loop) rise() {
 func (l *Loop) Bind() error { return l.kernel.Bind() }
 
 // Turn makes one pass: poll the kernel, read the clock, then dispatch completions, those of attached queues,
-// timers and letters, each within its budget. It blocks in the kernel until something happens, but not past
+// timers and letters, each within its budget. A turn behind one that found nothing reads the clock first, if the poll
+// cannot block: its dispatch then goes by an instant that is earlier by the length of one poll. It blocks in the kernel until something happens, but not past
 // until, not past the next timer, and not at all while work is left or a queue owes something. It says whether anything was dispatched.
 //
 // A simulated kernel may step other parts of its world while this loop waits; a Turn of the same loop
@@ -291,9 +292,15 @@ func (l *Loop) turn(until Instant) bool {
 	case dispatching:
 		panic("reactor: Turn called while the loop is dispatching; handlers must return instead of waiting")
 	}
+	early := !l.hidden // a loop that spins in vain: what it waits for does not wait for the clock besides
+	if early {
+		l.now = l.kernel.Now()
+	}
 	blocking, n := l.poll(until)
 	l.phase = dispatching
-	l.now = l.kernel.Now()
+	if blocking || !early {
+		l.now = l.kernel.Now()
+	}
 	l.counts.turns.add(1)
 	worked := l.complete(n)
 	worked = l.collect() || worked

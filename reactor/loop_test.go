@@ -207,6 +207,36 @@ func TestBusyLoopNeverBlocks(t *testing.T) {
 	}
 }
 
+// What a spinning loop waits for is not kept waiting by the clock: that is read before the poll. Behind a wait, or a turn that
+// found work, it is read after it.
+func TestClockIsReadBeforeAPollThatFollowsATurnInVain(t *testing.T) {
+	k := newFakeKernel()
+	k.step = 100 // each poll takes that long
+	l := manualLoop(t, k, Options{})
+	var m Letter
+	for _, c := range []struct {
+		what  string
+		post  bool
+		until Instant
+		after bool
+	}{
+		{"behind nothing", false, Past, false}, {"in vain again", false, Past, false}, {"a wait", false, Forever - 1, true},
+		{"behind a wait in vain, with work", true, Past, false}, {"behind work", false, Past, true}, {"in vain", false, Past, false},
+	} {
+		if c.post {
+			_ = l.Post(&m, ignoreLetter)
+		}
+		if before := k.Now(); c.until == Past {
+			l.Turn(Past)
+			if read := l.Now() != before; read != c.after {
+				t.Errorf("%s: the clock was read after the poll: %v, want %v", c.what, read, c.after)
+			}
+		} else if l.Turn(k.Now() + 50); l.Now() != k.Now() {
+			t.Errorf("%s: the reading is %d, the clock %d", c.what, l.Now(), k.Now())
+		}
+	}
+}
+
 // proves L-4: manual mode runs on the caller's thread and only there.
 func TestManualLoopTurnsOnlyWhenAsked(t *testing.T) {
 	k := newFakeKernel()
