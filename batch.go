@@ -134,7 +134,7 @@ func (b *Batch) dropHook() {
 
 // groupEnded runs on the lane when every task is terminal.
 func (b *Batch) groupEnded() {
-	b.report, b.err = b.group.report()
+	b.err = b.group.report(&b.report)
 	b.err = failure("Submit", underContext(b.ctx, b.err))
 	if b.hook != nil && b.hook.fire() {
 		return // finish follows

@@ -368,9 +368,9 @@ func (g *group) end() {
 	}
 }
 
-// report sums the group up, after its end.
-func (g *group) report() (Report, error) {
-	report := Report{Failed: -1, LocallyDrained: g.drained()}
+// report sums the group up, after its end. The error is that of the task that failed.
+func (g *group) report(report *Report) error {
+	report.Failed, report.LocallyDrained = -1, g.drained()
 	for i := range g.tasks {
 		t := &g.tasks[i]
 		report.Path = g.path(t)
@@ -383,9 +383,9 @@ func (g *group) report() (Report, error) {
 		for k := i + 1; k < len(g.tasks) && TaskState(g.tasks[k].state.Load()) == TaskFailed; k++ {
 			report.Begun++
 		}
-		return report, t.failure(i)
+		return t.failure(i)
 	}
-	return report, nil
+	return nil
 }
 
 // failure is what a failed task's owner is told; nil when it did not fail.

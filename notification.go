@@ -250,7 +250,8 @@ func (e *Engine) submitAndNotify(ctx context.Context, requests []Request, n Noti
 	}
 	defer bytes.Repay()
 	var kept place
-	report, err := e.submitAndWait(ctx, requests, &kept)
+	var report Report
+	err = e.submitAndWait(ctx, requests, &report, &kept)
 	report.Notification = skipped
 	if kept.held() {
 		defer kept.leave()

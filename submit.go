@@ -9,30 +9,30 @@ import (
 // report has the completed prefix. It returns only when the engine can no longer touch the caller's
 // memory on behalf of the submission, or says ErrUnquiesced (SPEC G-8). The context's deadline, or
 // Config.RequestTimeout, bounds the whole. The error is an *Error; its Index names the request.
-func (e *Engine) SubmitAndWait(ctx context.Context, requests []Request) (Report, error) {
-	report, err := e.submitAndWait(ctx, requests, nil)
+func (e *Engine) SubmitAndWait(ctx context.Context, requests []Request) (report Report, err error) {
+	err = e.submitAndWait(ctx, requests, &report, nil)
 	return report, failure("SubmitAndWait", err)
 }
 
-// submitAndWait hands the submission's place to keep, if not nil and the group has ended with its memory
-// quiet; whoever asked for it leaves.
-func (e *Engine) submitAndWait(ctx context.Context, requests []Request, keep *place) (Report, error) {
-	none := Report{Failed: -1, LocallyDrained: true}
+// submitAndWait fills the report, and hands the submission's place to keep, if not nil and the group has ended with its
+// memory quiet; whoever asked for it leaves.
+func (e *Engine) submitAndWait(ctx context.Context, requests []Request, report *Report, keep *place) error {
+	report.Failed, report.LocallyDrained = -1, true
 	if err := ctx.Err(); err != nil {
-		return none, in(unposted, err)
+		return in(unposted, err)
 	}
 	g := e.idle.Get().(*group)
 	if err := e.enter(&g.place); err != nil {
 		e.idle.Put(g)
-		return none, err
+		return err
 	}
 	if err := g.admit(requests); err != nil {
 		g.place.leave()
 		e.idle.Put(g)
 		if refused, ok := err.(*Error); ok {
-			none.Failed = refused.Index
+			report.Failed = refused.Index
 		}
-		return none, err
+		return err
 	}
 	g.ended, g.deadline, g.kept = g.told, e.ownDeadline(ctx), keep != nil
 	stop := func() bool { return true }
@@ -44,22 +44,23 @@ func (e *Engine) submitAndWait(ctx context.Context, requests []Request, keep *pl
 	if err := g.run(); err != nil { // the lanes have ended: nothing was started
 		stop()
 		g.abort()
-		return none, err
+		return err
 	}
 	if guest {
 		g.visited.lane.Stay(g)
 	}
 	if err := e.awaitGroup(ctx, g); err != nil {
-		return Report{Failed: -1}, err
+		report.LocallyDrained = false
+		return err
 	}
-	report, err := g.report()
+	err := g.report(report)
 	if report.LocallyDrained && keep != nil {
 		*keep = g.place.move()
 	}
 	if stop() && report.LocallyDrained { // otherwise a cancel letter may still name the group
 		e.idle.Put(g)
 	}
-	return report, underContext(ctx, err)
+	return underContext(ctx, err)
 }
 
 const (

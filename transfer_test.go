@@ -339,7 +339,8 @@ func TestGroupEndedBeforeItRunsPostsNothing(t *testing.T) {
 	g.end()
 	must(t, g.run())
 	must(t, s.requester.awaitGroup(context.Background(), g))
-	report, err := g.report()
+	var report Report
+	err := g.report(&report)
 	if !errors.Is(err, ErrCancelled) || report.Remote != EffectNone || s.source.Stats().Totals.WritesServed != 0 {
 		t.Fatalf("%v, report %+v", err, report)
 	}
