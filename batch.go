@@ -79,7 +79,7 @@ func (e *Engine) submit(ctx context.Context, requests []Request, options []Submi
 	if ctx.Done() != nil {
 		b.stop = context.AfterFunc(ctx, b.end)
 	}
-	if err := g.run(); err != nil { // the lanes have ended: nothing was started
+	if err := g.run(false); err != nil { // the lanes have ended: nothing was started
 		b.stop()
 		g.abort()
 		b.dropHook()

@@ -320,7 +320,7 @@ func (e *Engine) stopLanes() {
 	if e.config.Progress != Manual {
 		return
 	}
-	<-e.driver                    // whoever drives ends its turn, which Stop has cut short; nobody drives from here on
+	e.driver.seize()              // whoever drives ends its turn, which Stop has cut short; nobody drives from here on
 	for _, r := range e.loops() { // in manual mode none has a thread
 		r.end()
 	}

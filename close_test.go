@@ -166,7 +166,7 @@ func TestClosedEngineAnswersEveryCall(t *testing.T) {
 		must(t, err)
 		_, err = b.Wait(soon(t))
 		must(t, err)
-		for c.Progress == Manual && len(e.driver) != 0 { // until the waiter drives
+		for c.Progress == Manual && e.driver.free.Load() { // until the waiter drives
 			time.Sleep(time.Millisecond)
 		}
 		closeEngine(t, e)

@@ -66,7 +66,7 @@ type Engine struct {
 
 	ended    sync.Map      // *segments.Registration → *ending: who waits for its end
 	retained sync.Map      // *group → nothing: submissions whose memory is not proven quiet
-	driver   chan struct{} // manual mode: holds a token exactly while nobody drives
+	driver   driverSeat    // manual mode: of whoever turns the lanes
 	small    smallRequests // of any peer
 	crowd    atomic.Int32  // how many submissions must be alone before one may be a guest
 	notes    chan struct{} // tells the log's goroutine that a journal has notes

@@ -46,7 +46,8 @@ type group struct {
 	ended     func()                 // called last, on the lane
 	proven    func()                 // called when the proof comes late that its memory is quiet; nil: nobody is told
 	told      func()                 // what ended is for a synchronous submission
-	done      chan struct{}          // told once, when a synchronous submission has ended
+	done      chan struct{}          // told once, when a synchronous submission has ended, unless its caller drives
+	driven    bool                   // true exactly while that caller has the driver's seat (manual mode), and looks at waiting itself
 	waiting   atomic.Uint32          // waitingState of a synchronous submission
 }
 
@@ -63,7 +64,11 @@ func newGroup(e *Engine) *group {
 	g := &group{engine: e, done: make(chan struct{}, 1)}
 	g.pair.init(g)
 	g.copy.Done = func(t *local.Transfer) { g.taskEnded(t.Outcome) }
-	g.told = func() { g.done <- struct{}{} }
+	g.told = func() {
+		if !g.driven {
+			g.done <- struct{}{}
+		}
+	}
 	g.endEarly = g.end
 	return g
 }
@@ -153,14 +158,17 @@ func (t *task) runner(e *Engine) *runner {
 	return t.segment.peer.runner
 }
 
-// run hands the group to the lane of its first task.
-func (g *group) run() error {
+// run hands the group to the lane of its first task, at once where the caller turns that lane.
+func (g *group) run(turns bool) error {
 	if len(g.tasks) == 0 {
 		g.finish()
 		return nil
 	}
 	first := g.tasks[0].runner(g.engine)
 	g.where.Store(first)
+	if turns && first.lane.Deliver(g) {
+		return nil
+	}
 	if err := first.lane.Post(&g.start, g); err != nil {
 		return &Error{Index: -1, Class: ErrClosed, Cause: err}
 	}

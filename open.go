@@ -56,7 +56,7 @@ func open(config Config) (*Engine, error) {
 	}
 	e := &Engine{
 		config: config, requester: lanes.NewGate(), peers: map[peerKey]*peer{}, ways: map[Epoch][]*peer{},
-		budgets: newBudgets(&config, len(places)), driver: make(chan struct{}, 1),
+		budgets: newBudgets(&config, len(places)), driver: driverSeat{left: make(chan struct{}, 1)},
 		notes: make(chan struct{}, 1), notesEnd: make(chan struct{}), logEnd: make(chan struct{}),
 	}
 	e.policy = e.newPolicy()
@@ -336,7 +336,7 @@ func (e *Engine) bindLoops() error {
 			return err
 		}
 	}
-	e.driver <- struct{}{}
+	e.driver.leave()
 	return nil
 }
 

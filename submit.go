@@ -40,14 +40,10 @@ func (e *Engine) submitAndWait(ctx context.Context, requests []Request, report *
 		stop = context.AfterFunc(ctx, g.endEarly)
 	}
 	g.quit = ctx.Done()
-	guest := g.enter()
-	if err := g.run(); err != nil { // the lanes have ended: nothing was started
+	if err := g.begin(); err != nil { // the lanes have ended: nothing was started
 		stop()
 		g.abort()
 		return err
-	}
-	if guest {
-		g.visited.lane.Stay(g)
 	}
 	if err := e.awaitGroup(ctx, g); err != nil {
 		report.LocallyDrained = false
@@ -61,6 +57,27 @@ func (e *Engine) submitAndWait(ctx context.Context, requests []Request, report *
 		e.idle.Put(g)
 	}
 	return underContext(ctx, err)
+}
+
+// begin hands the group to the lane of its first task, which the caller turns itself where it may: as the driver until the
+// group has ended, as a guest as long as begin lasts.
+func (g *group) begin() error {
+	g.driven = g.engine.driver.take()
+	guest := !g.driven && g.enter()
+	err := g.run(g.driven || guest)
+	switch {
+	case err != nil && g.driven:
+		g.alight()
+	case err == nil && guest:
+		g.visited.lane.Stay(g)
+	}
+	return err
+}
+
+// alight leaves the driver's seat.
+func (g *group) alight() {
+	g.driven = false
+	g.engine.driver.leave()
 }
 
 const (
@@ -125,7 +142,12 @@ func (e *Engine) awaitGroup(ctx context.Context, g *group) error {
 	if stopped != nil {
 		stop = stopped.stopped
 	}
-	err := e.waitOn(ctx, g.done, stop)
+	var err error
+	if g.driven {
+		err = g.drive(ctx, stop)
+	} else {
+		err = e.waitOn(ctx, g.done, stop)
+	}
 	if err == nil {
 		return nil
 	}
@@ -143,6 +165,12 @@ func (e *Engine) awaitGroup(ctx context.Context, g *group) error {
 		return nil
 	}
 	return &Error{Index: -1, Class: ErrUnquiesced, Cause: err}
+}
+
+// drive drives until the group has ended, and leaves the seat.
+func (g *group) drive(ctx context.Context, stopped <-chan struct{}) error {
+	defer g.alight()
+	return g.engine.driveUntil(ctx, func() bool { return g.waiting.Load() == waitingOver }, stopped)
 }
 
 // underContext names the caller's own reason: a cancellation that came from the context's deadline is

@@ -337,7 +337,7 @@ func TestGroupEndedBeforeItRunsPostsNothing(t *testing.T) {
 	must(t, g.admit(s.whole(Write)))
 	g.ended, g.deadline = g.told, s.requester.deadline(context.Background())
 	g.end()
-	must(t, g.run())
+	must(t, g.run(false))
 	must(t, s.requester.awaitGroup(context.Background(), g))
 	var report Report
 	err := g.report(&report)

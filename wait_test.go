@@ -2,6 +2,8 @@ package orbitte
 
 import (
 	"context"
+	"runtime"
+	"sync"
 	"testing"
 
 	"github.com/orbitte/orbitte/reactor/simkernel"
@@ -18,6 +20,56 @@ func TestWaitWhoseContextEndsInTheSameTurnSaysDone(t *testing.T) {
 		if err := e.waitOn(ctx, c.done, nil); err != nil {
 			t.Fatalf("the wait ended with %v although it had its end", err)
 		}
+	}
+}
+
+// Who drives for its own submission looks for its end itself and is told nothing else, which a later one would take for its
+// own: also where that ends before a lane turns.
+func TestDriverIsNotToldOfItsOwnEnd(t *testing.T) {
+	p := newPair(t, Config{Progress: Manual}, Config{Progress: Manual}, 4096)
+	here := allocated(t, 4096)
+	registered(t, p.requester, here, ReadWrite)
+	own, err := p.requester.OpenSegment(soon(t), p.requester.Endpoint(), p.requester.Epoch())
+	must(t, err)
+	e := p.requester
+	for i := range 30 {
+		list := [][]Request{nil, p.whole(Read), {{Operation: Read, Segment: own, Local: here.Address(), Remote: here.Address() + 2048, Length: 1024}}}[i%3]
+		if report, err := e.SubmitAndWait(soon(t), list); err != nil || report.Completed != len(list) {
+			t.Fatalf("%d of %d requests: %v", report.Completed, len(list), err)
+		}
+		g := e.idle.Get().(*group) // with -race the pool loses some
+		if len(g.done) != 0 || g.driven || !e.driver.free.Load() {
+			t.Fatalf("%d requests left %d tokens, driven %v, the seat free %v", len(list), len(g.done), g.driven, e.driver.free.Load())
+		}
+		e.idle.Put(g)
+	}
+}
+
+// Whoever waits for the driver's seat gets it when it is left, whoever else takes it in between.
+func TestDriverSeatIsLeftToWhoeverWaits(t *testing.T) {
+	s := driverSeat{left: make(chan struct{}, 1)}
+	inside, total := 0, 0
+	var wait sync.WaitGroup
+	for range 8 {
+		wait.Go(func() {
+			for range 2000 {
+				if !s.take() {
+					s.seize()
+				}
+				if inside++; inside != 1 {
+					t.Error("two have the seat")
+				}
+				total++
+				runtime.Gosched() // so that others want it
+				inside--
+				s.leave()
+			}
+		})
+	}
+	s.leave() // it begins taken
+	wait.Wait()
+	if total != 16000 || !s.take() {
+		t.Fatalf("%d had the seat", total)
 	}
 }
 

@@ -71,10 +71,9 @@ func (l *Loop) Enter() bool {
 	return true
 }
 
-// Stay turns the loop until the visit is over, spinning and blocking as its mode has it; then it leaves.
+// Stay, behind Deliver, turns the loop until the visit is over, spinning and blocking as its mode has it; then it leaves.
 func (l *Loop) Stay(v Visit) {
 	l.counts.visits.add(1)
-	l.now = l.kernel.Now()
 	end, until := l.now.After(l.spinner.current), Past
 	for vain := 0; !v.Over(); {
 		if l.turn(until) {

@@ -470,6 +470,24 @@ func (l *Loop) Post(m *Letter, r Recipient) error {
 	return err
 }
 
+// Deliver brings r at once what a letter would, and says whether it did: not while letters wait, which come first, nor when
+// the loop is closed; Post will do then. It is for whoever turns the loop, between turns (inside one it does nothing), and
+// reads the clock.
+func (l *Loop) Deliver(r Recipient) bool {
+	if l.phase != resting {
+		return false
+	}
+	l.now = l.kernel.Now()
+	if !l.mail.empty() {
+		return false
+	}
+	l.phase = dispatching
+	r.Receive(nil, l.now)
+	l.phase, l.hidden = resting, true
+	l.counts.letters.add(1)
+	return true
+}
+
 // OutstandingError says that a loop cannot be closed because operations have not ended. Nothing was
 // released. Cancel them, turn until they have ended, and close again.
 type OutstandingError struct {

@@ -207,6 +207,39 @@ func TestBusyLoopNeverBlocks(t *testing.T) {
 	}
 }
 
+// Deliver is a letter without a mailbox: it comes with a fresh reading, never before letters that wait, nor inside a turn, nor
+// to a closed loop.
+func TestDeliverBringsAtOnceWhatALetterWould(t *testing.T) {
+	k := newFakeKernel()
+	l := manualLoop(t, k, Options{})
+	var at []Instant
+	r := recipientFunc(func(_ *Letter, now Instant) {
+		at = append(at, now)
+		mustPanic(t, func() { l.Turn(Past) })
+	})
+	k.now.Add(500)
+	if !l.Deliver(r) || len(at) != 1 || at[0] != k.Now() || l.Now() != k.Now() || l.Stats().Letters != 1 {
+		t.Fatalf("delivered at %v, the clock is %d", at, k.Now())
+	}
+	var m Letter
+	order := ""
+	_ = l.Post(&m, recipientFunc(func(*Letter, Instant) {
+		order += "letter"
+		if l.Deliver(r) {
+			t.Error("delivered inside a turn")
+		}
+	}))
+	if l.Deliver(r) || order != "" || len(at) != 1 {
+		t.Fatal("delivered before a letter that waits")
+	}
+	if l.Turn(Past); order != "letter" || !l.Deliver(r) {
+		t.Fatalf("after %q nothing is delivered", order)
+	}
+	if err := l.Close(); err != nil || l.Deliver(r) {
+		t.Fatalf("a closed loop (%v) takes more", err)
+	}
+}
+
 // What a spinning loop waits for is not kept waiting by the clock: that is read before the poll. Behind a wait, or a turn that
 // found work, it is read after it.
 func TestClockIsReadBeforeAPollThatFollowsATurnInVain(t *testing.T) {

@@ -70,6 +70,9 @@ func (b *mailbox) pending() bool {
 	return head != nil && head != sealed
 }
 
+// empty is true exactly when no letter waits and the mailbox is not sealed.
+func (b *mailbox) empty() bool { return b.oldest == nil && b.newest.Load() == nil }
+
 // collect takes what was pushed when nothing taken earlier is left. It is called once a turn, so a
 // letter that is posted again while it is received waits for the next turn.
 func (b *mailbox) collect() {
