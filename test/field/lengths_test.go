@@ -110,9 +110,12 @@ func (p *pair) refusals() {
 	p.t.Helper()
 	for _, length := range []uint64{8<<20 + 1, math.MaxInt32, 1 << 31, math.MaxUint32, 1<<32 + 1, 5 * gib, math.MaxInt64, math.MaxUint64} {
 		for _, operation := range []orbitte.Operation{orbitte.Read, orbitte.Write} {
-			_, err := p.transfer(operation, 0, 0, length)
-			if !errors.Is(err, orbitte.ErrExhausted) {
-				p.t.Errorf("%v of %d bytes: %v", operation, length, err)
+			class := orbitte.ErrExhausted
+			if length >= math.MaxInt64 { // beyond all memory, not just beyond a limit
+				class = orbitte.ErrInvalid
+			}
+			if _, err := p.transfer(operation, 0, 0, length); !errors.Is(err, class) {
+				p.t.Errorf("%v of %d bytes: %v, want %v", operation, length, err, class)
 			}
 		}
 	}
