@@ -188,8 +188,9 @@ type driverSeat struct {
 	left    chan struct{} // has a token when the seat became free while somebody waited; whoever gets it looks at the seat
 }
 
-// take takes the seat if it is free.
-func (s *driverSeat) take() bool { return s.free.CompareAndSwap(true, false) }
+// take takes the seat if it is free. The look comes first, since each caller of each engine asks: a swap in vain would send
+// the line around between the processors.
+func (s *driverSeat) take() bool { return s.free.Load() && s.free.CompareAndSwap(true, false) }
 
 // seize waits until it is free.
 func (s *driverSeat) seize() {
