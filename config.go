@@ -157,7 +157,8 @@ type Config struct {
 
 	// KeepaliveIdle, KeepaliveInterval, KeepaliveCount and UserTimeout find a silently dead peer: a
 	// stream without traffic after idle + interval × count, unacknowledged bytes after UserTimeout.
-	// Defaults 15 s, 5 s, 3, 30 s: found within 30 s. A paused peer's kernel still answers (SPEC T-12).
+	// Defaults 15 s, 5 s, 3, 30 s: found within 30 s. A paused peer's kernel still answers (SPEC T-12). A connect that nobody
+	// answers is asked for again after 5 s at the latest, at the next address if the peer's name has several.
 	KeepaliveIdle, KeepaliveInterval time.Duration
 	KeepaliveCount                   int
 	UserTimeout                      time.Duration
