@@ -3,6 +3,8 @@ package control
 import (
 	"testing"
 	"time"
+
+	"github.com/orbitte/orbitte/lanes"
 )
 
 // The first of a peer's addresses drops what comes. Who may wait finds the second one long before the system would give up, and
@@ -27,7 +29,7 @@ func TestASilentAddressDoesNotHideTheNextOne(t *testing.T) {
 					t.Fatalf("try %d: %v", try, q.failure.Fault)
 				}
 			}
-			if took := time.Duration(r.world.Now() - began); took > 2*connectPatience {
+			if took := time.Duration(r.world.Now() - began); took > 2*lanes.ConnectPatience {
 				t.Errorf("took %v", took)
 			}
 			r.finish()
@@ -46,7 +48,7 @@ func TestAnAddressThatAnswersAgainIsAskedSoon(t *testing.T) {
 	began := r.world.Now()
 	q := (&question{}).run(c, began.After(20*time.Second))
 	r.until("the end of a request", func() bool { return q.ended > 0 })
-	if took := time.Duration(r.world.Now() - began); q.failure != nil || took > 2*connectPatience {
+	if took := time.Duration(r.world.Now() - began); q.failure != nil || took > 2*lanes.ConnectPatience {
 		t.Errorf("%+v after %v", q.failure, took)
 	}
 	r.finish()

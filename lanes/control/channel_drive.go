@@ -16,17 +16,12 @@ const (
 	// the next request is posted (SPEC T-5).
 	watchDelay = time.Millisecond
 
-	// connectPatience is how long one connect may take. The system asks a silent address ever more seldom, in the end half a
-	// minute apart: that it answers again, or another one does, would be found that late.
-	connectPatience = 5 * time.Second
-
 	outBytes = 128 // first part of a header slot: what is sent; the rest: what is received
 )
 
 var (
 	errEvicted   = errors.New("evicted: its slot was needed for another peer")
 	errIdle      = errors.New("idle for too long")
-	errSilent    = errors.New("nobody answered in time")
 	errNoAddress = errors.New("the peer has no address")
 	errUnasked   = errors.New("bytes that nobody asked for on an idle stream")
 )
@@ -101,8 +96,12 @@ func (x *Exchange) end(fault *lanes.Fault) {
 		c.unlink(x)
 		c.fail(x, Failure{Fault: fault})
 		if c.head == nil && c.state == channelConnecting {
-			c.abandoned, c.silent = true, fault.Cause == lanes.Deadline
-			c.stream.Retire(fault)
+			c.abandoned = true
+			if fault.Cause == lanes.Deadline {
+				c.stream.Retire(lanes.ErrSilent)
+			} else {
+				c.stream.Retire(fault)
+			}
 		}
 		c.settle()
 	case exchangeActive, exchangeAhead:
@@ -145,7 +144,6 @@ type Channel struct {
 	numbers    uint64       // the last one that Number gave
 	fault      *lanes.Fault // why the active exchange's stream is being retired, if this side decided
 	abandoned  bool         // true exactly while connecting is being ended because nobody waits for it any more
-	silent     bool         // true exactly while connecting is being ended because nobody answered
 	used       bool         // true exactly when the stream has finished at least one exchange
 	idle       reactor.Timer
 	watched    bool // true exactly while the idle stream is watched
@@ -435,8 +433,7 @@ func (c *Channel) Expire(*reactor.Timer, reactor.Instant) {
 		return // evicted, and its watch has not come back yet
 	}
 	if c.state == channelConnecting {
-		c.silent = true
-		c.stream.Retire(errSilent)
+		c.stream.Retire(lanes.ErrSilent)
 		return
 	}
 	if c.watched {

@@ -151,7 +151,7 @@ func (c *Channel) connect() {
 			c.pool.live++
 			c.stream.start(lane, descriptor, c)
 			c.stream.readAhead(c.header[2*outBytes:][:netproto.ReplySize])
-			lane.Arm(&c.idle, lane.Now().After(connectPatience), c)
+			lane.Arm(&c.idle, lane.Now().After(lanes.ConnectPatience), c)
 			c.stream.connect(reactor.Operation{Address: address})
 			return
 		}
@@ -233,8 +233,8 @@ func (c *Channel) lost(loss Loss) {
 		c.pool.freed() // who waited for this slot looks for another one
 		return
 	}
-	if c.silent { // the next address is the first one from here on, for those who wait and those who come
-		c.silent, c.first, c.address = false, (c.first+c.address+1)%len(c.addresses), 0
+	if loss.Err == lanes.ErrSilent { // the next address is the first one from here on, for those who wait and those who come
+		c.first, c.address = (c.first+c.address+1)%len(c.addresses), 0
 		if lane.Counts.ConnectErrors.Add(1); c.head != nil && !c.abandoned {
 			c.connect()
 			return

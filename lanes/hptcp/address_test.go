@@ -37,7 +37,7 @@ func TestEachStreamTriesEachAddress(t *testing.T) {
 	r.finish()
 }
 
-// An address that does not answer at all is asked anew after connectPatience, at the next address if there is one: requests that
+// An address that does not answer at all is asked anew after lanes.ConnectPatience, at the next address if there is one: requests that
 // wait find the one that answers long before the system would ask again. Without anybody waiting nothing is asked.
 //
 // proves T-8, T-9
@@ -62,7 +62,7 @@ func TestASilentAddressIsNotWaitedForAlone(t *testing.T) {
 			if o := r.wait(a.start(p)); o.Err != nil {
 				t.Error(o.Err)
 			}
-			if took := time.Duration(r.world.Now() - began); took > 2*connectPatience {
+			if took := time.Duration(r.world.Now() - began); took > 2*lanes.ConnectPatience {
 				t.Errorf("took %v", took)
 			}
 			if n := p.Streams(); n != 1 {
@@ -90,7 +90,7 @@ func TestASilentConnectThatNobodyWaitsForEnds(t *testing.T) {
 	if p.Streams() != 1 {
 		t.Error("the connect was not left a while, for those who come")
 	}
-	r.pass(connectPatience)
+	r.pass(lanes.ConnectPatience)
 	if n := p.Streams(); n != 0 || requester.config.Streams.Used() != 0 {
 		t.Errorf("%d streams, %d places", n, requester.config.Streams.Used())
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"hash/crc32"
 	"syscall"
-	"time"
 
 	"github.com/orbitte/orbitte/budgets"
 	"github.com/orbitte/orbitte/lanes"
@@ -18,7 +17,6 @@ var (
 	errEvicted    = errors.New("evicted: its slot was needed for another peer")
 	errNoAddress  = errors.New("the peer has no address")
 	errHello      = errors.New("the source did not answer the hello in time")
-	errConnect    = errors.New("nobody answered in time")
 	errOrder      = errors.New("a chunk out of order, or longer than agreed")
 	errAnswer     = errors.New("an answer that the request cannot have")
 	errMemory     = errors.New("no memory for what nobody wants")
@@ -28,10 +26,6 @@ var (
 
 // ErrBesides is the reason of a transfer whose stream was ended on behalf of another one (the Err of a Fault).
 var ErrBesides = errors.New("the stream was ended because another request on it ran out of time, was cancelled or had wrong bytes")
-
-// connectPatience is how long one connect may take. The system asks a silent address ever more seldom, in the end half a minute
-// apart: that it answers again, or another one does, would be found that late.
-const connectPatience = 5 * time.Second
 
 // linkState is where a stream to a source is.
 //
@@ -105,7 +99,6 @@ type link struct {
 	newer    *link
 	listed   bool
 	evicted  bool // true exactly while it ends to make room for one that waits
-	silent   bool // true exactly while it ends because nobody answered its connect
 }
 
 // linkList is a list of idle links.
@@ -170,7 +163,7 @@ func (l *link) connect() {
 			if err = l.stream.start(lane, d, l); err == nil {
 				l.state, l.greeted, l.fault = linkConnecting, false, nil
 				p.pool.live++
-				lane.Arm(&l.timer, lane.Now().After(connectPatience), l)
+				lane.Arm(&l.timer, lane.Now().After(lanes.ConnectPatience), l)
 				l.stream.connect(reactor.Operation{Address: address})
 				return
 			}
@@ -251,8 +244,7 @@ func (l *link) rest() {
 func (l *link) Expire(*reactor.Timer, reactor.Instant) {
 	switch l.state {
 	case linkConnecting:
-		l.silent = true
-		l.stream.retire(errConnect)
+		l.stream.retire(lanes.ErrSilent)
 		return
 	case linkGreeting:
 		l.retire(&lanes.Fault{Cause: lanes.Unreachable, Stage: "hello", Err: l.peer.unreachedAt(l.address, errHello)})
@@ -337,7 +329,7 @@ func (l *link) lost(end loss) {
 		}
 	case end.retained:
 		p.unreached(l, *fault)
-	case l.silent: // the pump below opens it again for who waits, at the next address
+	case end.err == lanes.ErrSilent: // the pump below opens it again for who waits, at the next address
 		pool.lane.Counts.ConnectErrors.Add(1)
 		p.address = (l.address + 1) % len(p.addresses)
 		l.charge.Repay() // proof: lost says that the descriptor is closed
@@ -353,7 +345,7 @@ func (l *link) lost(end loss) {
 	}
 	p.held--
 	evicted := l.evicted
-	l.evicted, l.silent = false, false
+	l.evicted = false
 	pool.freed(evicted && end.retained)
 	p.pump()
 	p.settle()
