@@ -17,8 +17,7 @@ func TestAStoppedPeerFailsByItsDeadlineAndTheOthersKeepTheirRate(t *testing.T) {
 		peers    = 5 // the first is stopped
 		timeout  = 200 * time.Millisecond
 		window   = 250 * time.Millisecond
-		turns    = 3
-		most     = 15 // turns on a busy machine, whose other work makes a few turns say little
+		turns    = 8 // fewer say little on a busy machine
 		keepRate = 0.5
 	)
 	onKernels(t, func(t *testing.T, kernel orbitte.KernelChoice) {
@@ -61,8 +60,7 @@ func TestAStoppedPeerFailsByItsDeadlineAndTheOthersKeepTheirRate(t *testing.T) {
 			return n
 		}
 		var running, stopped int64
-		keep := func() bool { return float64(stopped) >= keepRate*float64(running) }
-		for turn := 0; turn < turns || turn < most && !keep(); turn++ {
+		for range turns {
 			before := others()
 			time.Sleep(window)
 			running += others() - before
@@ -85,7 +83,7 @@ func TestAStoppedPeerFailsByItsDeadlineAndTheOthersKeepTheirRate(t *testing.T) {
 		loops.Wait()
 		ratio := float64(stopped) / float64(running)
 		t.Logf("others: %d requests while all ran, %d in as long while one was stopped: ratio %.2f", running, stopped, ratio)
-		if !keep() {
+		if ratio < keepRate {
 			t.Errorf("ratio %.2f is under %.2f", ratio, keepRate)
 		}
 		for _, src := range sources {
