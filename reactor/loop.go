@@ -278,8 +278,9 @@ func (l *Loop) Bind() error { return l.kernel.Bind() }
 
 // Turn makes one pass: poll the kernel, read the clock, then dispatch completions, those of attached queues,
 // timers and letters, each within its budget. A turn behind one that found nothing reads the clock first, if the poll
-// cannot block: its dispatch then goes by an instant that is earlier by the length of one poll. It blocks in the kernel until something happens, but not past
-// until, not past the next timer, and not at all while work is left or a queue owes something. It says whether anything was dispatched.
+// cannot block: its dispatch then goes by an instant that is earlier by the length of one poll. It blocks in the kernel
+// until something happens, but not past until, not past the next timer, and not at all while work is left or a queue owes
+// something. It says whether anything was dispatched.
 //
 // A simulated kernel may step other parts of its world while this loop waits; a Turn of the same loop
 // from there does nothing and returns false.

@@ -268,6 +268,10 @@ func TestClockIsReadBeforeAPollThatFollowsATurnInVain(t *testing.T) {
 			t.Errorf("%s: the reading is %d, the clock %d", c.what, l.Now(), k.Now())
 		}
 	}
+	l.Deliver(ignoreLetter)
+	if l.Turn(Past); l.Now() != k.Now() {
+		t.Errorf("behind a delivery: the reading is %d, the clock %d", l.Now(), k.Now())
+	}
 }
 
 // proves L-4: manual mode runs on the caller's thread and only there.

@@ -49,7 +49,8 @@ func (r *Remote) Epoch() netproto.Epoch { return r.epoch }
 func (r *Remote) Descriptor() *netproto.Descriptor { return &r.descriptor }
 
 // Cover resolves a remote address range to the first region that covers it whole, in the order of SPEC M-7, and
-// the offset in it. The region is shared: read only. Errors: *RangeError when the range overflows, *Uncovered. No allocation unless it fails.
+// the offset in it. The region is shared: read only. Errors: *RangeError when the range overflows, *Uncovered. No
+// allocation unless it fails.
 func (r *Remote) Cover(address, length uint64) (*netproto.Region, uint64, error) {
 	asked := Range{address, length}
 	if !asked.Valid() {
